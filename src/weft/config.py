@@ -165,6 +165,25 @@ def asks_for_naive_engine() -> bool:
     return os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
 
 
+@contextmanager
+def changed_environment(settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables of the environment, or take them away (None), until the block ends: for tests of users' code."""
+    before = {name: os.environ.get(name) for name in settings}
+    try:
+        _set_environment(settings)
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 _lock = threading.Lock()  # Held only to read or swap _current: never while waiting for anything else.
 _current: Config | None = None
 

@@ -184,25 +184,16 @@ RECURRENT = r"""
 for l in (rnn.RNN(3), rnn.LSTM(3, 2, bidirectional=True), rnn.GRU(3, layout='NTC', input_size=4)): print(l, l.prefix, l.collect_params(), l.state_info(2))
 for l in (rnn.RNNCell(3), rnn.LSTMCell(3), rnn.GRUCell(3, input_size=2), rnn.DropoutCell(0.5), rnn.ZoneoutCell(rnn.RNNCell(2)), rnn.ResidualCell(rnn.GRUCell(2)), rnn.BidirectionalCell(rnn.LSTMCell(2), rnn.LSTMCell(2))): print(l, l.prefix, l.collect_params().keys(), l.state_info(2))
 s = rnn.SequentialRNNCell(); s.add(rnn.LSTMCell(2)); s.add(rnn.GRUCell(3)); print(s, s.state_info(1), len(s), s[0])
-for l in (rnn.RNN(3), rnn.RNN(2, 2, 'tanh'), rnn.LSTM(3), rnn.LSTM(2, 2, bidirectional=True), rnn.GRU(2, 2), rnn.GRU(2, layout='NTC')):
-    l.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20 - 0.5; print(l(x).asnumpy().round(4)); l.hybridize(); print(l(x).asnumpy().round(4))
-for l in (rnn.RNN(3), rnn.LSTM(3, 2), rnn.GRU(3, bidirectional=True)):
-    l.initialize(mx.init.Constant(0.3)); x = nd.ones((4, 2, 3)) / 10; o, s = l(x, l.begin_state(2)); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
+for l in (rnn.RNN(3), rnn.RNN(2, 2, 'tanh'), rnn.LSTM(3), rnn.LSTM(2, 2, bidirectional=True), rnn.GRU(2, 2), rnn.GRU(2, layout='NTC')):\n    l.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20 - 0.5; print(l(x).asnumpy().round(4)); l.hybridize(); print(l(x).asnumpy().round(4))
+for l in (rnn.RNN(3), rnn.LSTM(3, 2), rnn.GRU(3, bidirectional=True)):\n    l.initialize(mx.init.Constant(0.3)); x = nd.ones((4, 2, 3)) / 10; o, s = l(x, l.begin_state(2)); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
 net = nn.HybridSequential(); net.add(rnn.LSTM(3, 2, bidirectional=True), rnn.GRU(2), nn.Dense(2)); net.initialize(mx.init.Constant(0.2)); x = nd.ones((4, 2, 3)); print(net(x).asnumpy().round(4)); net.hybridize(); print(net(x).asnumpy().round(4), net(nd.ones((4, 5, 3))).shape)
-net = rnn.LSTM(3, 2); net.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20; x.attach_grad()
-with autograd.record(): y = net(x).sum()
-y.backward(); print(x.grad.asnumpy().round(4), net.l0_i2h_weight.grad().asnumpy().round(4))
-for c in (rnn.RNNCell(2), rnn.LSTMCell(2), rnn.GRUCell(2), rnn.ResidualCell(rnn.GRUCell(3)), rnn.RNNCell(2, 'relu')):
-    c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s]); c.hybridize(); o, s = c.unroll(4, x); print(type(o), o[3].asnumpy().round(4)); o, s = c(x[:, 0], c.begin_state(2)); print(o.asnumpy().round(4))
+net = rnn.LSTM(3, 2); net.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20; x.attach_grad()\nwith autograd.record(): y = net(x).sum()\ny.backward(); print(x.grad.asnumpy().round(4), net.l0_i2h_weight.grad().asnumpy().round(4))
+for c in (rnn.RNNCell(2), rnn.LSTMCell(2), rnn.GRUCell(2), rnn.RNNCell(2, 'relu')):\n    c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s]); c.hybridize(); o, s = c.unroll(4, x); print(type(o), o[3].asnumpy().round(4)); o, s = c(x[:, 0], c.begin_state(2)); print(o.asnumpy().round(4))
 c = rnn.LSTMCell(2); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20; o, s = c.unroll(4, x, layout='TNC', merge_outputs=True, valid_length=nd.array([2, 4])); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
 c = rnn.SequentialRNNCell(); c.add(rnn.LSTMCell(2)); c.add(rnn.DropoutCell(0.5)); c.add(rnn.GRUCell(3)); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
 c = rnn.BidirectionalCell(rnn.LSTMCell(2), rnn.LSTMCell(2)); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s]); o, s = c.unroll(4, x, merge_outputs=True, valid_length=nd.array([2, 3])); print(o.asnumpy().round(4))
 c = rnn.ZoneoutCell(rnn.RNNCell(2), 0.5, 0.5); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4))
-class N(gluon.HybridBlock):
-    def __init__(self):
-        super(N, self).__init__(); self.c = rnn.LSTMCell(3)
-    def hybrid_forward(self, F, x): return self.c.unroll(4, x, merge_outputs=True)[0]
-n = N(); n.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; print(n(x).asnumpy().round(4)); n.hybridize(); print(n(x).asnumpy().round(4), n(nd.ones((3, 4, 3))).shape)
+class N(gluon.HybridBlock):\n    def __init__(self):\n        super(N, self).__init__(); self.c = rnn.LSTMCell(3)\n    def hybrid_forward(self, F, x): return self.c.unroll(4, x, merge_outputs=True)[0]\nn = N(); n.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; print(n(x).asnumpy().round(4)); n.hybridize(); print(n(x).asnumpy().round(4), n(nd.ones((3, 4, 3))).shape)
 rnn.LSTM(3, layout='XYZ')
 l = rnn.LSTM(3, input_size=4); l.initialize(); l(nd.ones((3, 2, 4)), [nd.ones((1, 2, 2)), nd.ones((1, 2, 3))])
 c = rnn.LSTMCell(2); c.initialize(); c(nd.ones((2, 3)))
@@ -218,14 +209,9 @@ for s in (mx.lr_scheduler.FactorScheduler(3, 0.5, 0.1, 1.0), mx.lr_scheduler.Mul
 mx.lr_scheduler.FactorScheduler(0)
 mx.lr_scheduler.MultiFactorScheduler([3, 2])
 mx.lr_scheduler.CosineScheduler(0)
-net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0, 'lr_scheduler': mx.lr_scheduler.FactorScheduler(1, 0.5)})
-for i in range(4):
-    with autograd.record(): l = net(nd.ones((1, 2)))
-    l.backward(); t.step(1); print(t.learning_rate, net.weight.data())
-y = nd.array([0, 1, 1, 0]); p = nd.array([[.7, .3], [.4, .6], [.8, .2], [.9, .1]])
-for m in ('acc', 'f1', 'mcc', 'ce', 'nll_loss', 'cross-entropy', mx.metric.Perplexity(None), mx.metric.Perplexity(1), mx.metric.F1(average='micro'), mx.metric.Loss()): m = mx.metric.create(m); m.update([y], [p]); m.update(y, p) if not isinstance(m, mx.metric.Loss) else 0; print(type(m).__name__, m.name, round(m.get()[1], 5))
-y = nd.array([1., 2, 4]); p = nd.array([1.5, 2, 3])
-for m in ('mae', 'mse', 'rmse', 'pearsonr'): m = mx.metric.create(m); m.update([y], [p]); m.update([y * 2], [p]); print(m, m.get_name_value()[0][0], round(m.get()[1], 5))
+net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0, 'lr_scheduler': mx.lr_scheduler.FactorScheduler(1, 0.5)})\nfor i in range(4):\n    with autograd.record(): l = net(nd.ones((1, 2)))\n    l.backward(); t.step(1); print(t.learning_rate, net.weight.data())
+y = nd.array([0, 1, 1, 0]); p = nd.array([[.7, .3], [.4, .6], [.8, .2], [.9, .1]])\nfor m in ('acc', 'f1', 'mcc', 'ce', 'nll_loss', mx.metric.Perplexity(None), mx.metric.Perplexity(1), mx.metric.F1(average='micro'), mx.metric.Loss()): m = mx.metric.create(m); m.update([y], [p]); print(type(m).__name__, m.name, round(m.get()[1], 5))
+y = nd.array([1., 2, 4]); p = nd.array([1.5, 2, 3])\nfor m in ('mae', 'mse', 'rmse', 'pearsonr'): m = mx.metric.create(m); m.update([y], [p]); m.update([y * 2], [p]); print(m, m.get_name_value()[0][0], round(m.get()[1], 5))
 m = mx.metric.TopKAccuracy(2); m.update([nd.array([0, 1, 2])], [nd.array([[.1, .2, .7], [.1, .5, .4], [.2, .3, .5]])]); print(m.get()); m.reset(); print(m.get(), m.get_config())
 m = mx.metric.create(['acc', 'ce']); m.add(mx.metric.MAE()); print(m, m.get()); m = mx.metric.CustomMetric(lambda l, p: abs(l - p).sum()); m.update([nd.ones(3)], [nd.zeros(3)]); print(m.name, float(m.get()[1]))
 mx.metric.create('foo')
@@ -237,12 +223,7 @@ kv = mx.kv.create('device'); kv.init([1], [nd.ones(2)]); kv.init(2, nd.zeros(3))
 kv = mx.kv.create('local'); kv.init(0, nd.ones(2)); kv.set_optimizer(mx.optimizer.create('sgd', learning_rate=0.1)); kv.push(0, nd.ones(2)); a = nd.zeros(2); kv.pull(0, a); print(a)
 kv = mx.kv.create('local'); kv.push(5, nd.ones(1))
 kv = mx.kv.create('local'); kv.init(5, nd.ones(1)); kv.init(5, nd.ones(1))
-import tempfile; d = tempfile.mkdtemp(); net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1})
-for i in range(4):
-    with autograd.record(): l = net(nd.array([[1, 2], [3, 4]])) ** 2
-    l.backward(); t.step(2)
-    if i == 1: t.save_states(d + '/s'); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}); t.load_states(d + '/s')
-print(net.weight.data().asnumpy().round(4))
+import tempfile; d = tempfile.mkdtemp(); net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1})\nfor i in range(4):\n    with autograd.record(): l = net(nd.array([[1, 2], [3, 4]])) ** 2\n    l.backward(); t.step(2)\n    if i == 1: t.save_states(d + '/s'); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}); t.load_states(d + '/s')\nprint(net.weight.data().asnumpy().round(4))
 """
 
 OPTIMIZERS = r"""
@@ -276,8 +257,7 @@ d = gluon.data.SimpleDataset([1, 2, 3, 4]); print(list(d.filter(lambda x: x % 2)
 gluon.data.ArrayDataset([1, 2], [3])
 gluon.data.DataLoader([1, 2])
 gluon.data.DataLoader([1, 2], 1, shuffle=True, sampler=gluon.data.SequentialSampler(2))
-def f(x): raise ValueError('broken')
-l = gluon.data.DataLoader(gluon.data.SimpleDataset([1, 2]).transform(f), 1); next(iter(l))
+def f(x): raise ValueError('broken')\nl = gluon.data.DataLoader(gluon.data.SimpleDataset([1, 2]).transform(f), 1); next(iter(l))
 T = gluon.data.vision.transforms; x = nd.array(np.arange(2 * 3 * 3).reshape((2, 3, 3)), dtype='uint8'); print(T.ToTensor()(x)); y = T.ToTensor()(x); print(T.Normalize((.1, .2, .3), .5)(y).asnumpy().round(4), T.Cast('float32')(x).dtype)
 T = gluon.data.vision.transforms; x = nd.array(np.arange(6 * 8 * 3).reshape((6, 8, 3)), dtype='uint8'); print(T.CenterCrop((4, 2))(x).shape, T.CenterCrop((4, 2))(x).asnumpy()[:, :, 0], T.CropResize(1, 2, 3, 4)(x).asnumpy()[..., 1], T.RandomResizedCrop(5)(x).shape)
 T = gluon.data.vision.transforms; x = nd.array(np.arange(4 * 4 * 1).reshape((4, 4, 1)), dtype='float32'); print(T.Resize(8)(x).asnumpy()[..., 0].round(3), T.Resize((2, 4))(x).shape, T.Resize(2, True)(nd.zeros((4, 8, 3))).shape)
@@ -304,13 +284,52 @@ s = sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'); m = mx.mod.Mod
 """
 
 
+LAYERS = r"""
+for l, s in ((nn.Dense(3), (2, 4)), (nn.Dense(3, flatten=False, use_bias=False, activation='tanh'), (2, 3, 4)), (nn.Conv1D(4, 3, groups=2, padding=1), (2, 4, 6)), (nn.Conv2D(4, (3, 2), strides=2, dilation=(1, 2), activation='relu'), (1, 3, 7, 8)), (nn.Conv3D(2, 2, use_bias=False), (1, 2, 4, 4, 4)), (nn.Conv1DTranspose(3, 3, strides=2, output_padding=1), (1, 2, 5)), (nn.Conv2DTranspose(3, 3, strides=2, padding=1, output_padding=1), (1, 2, 4, 4)), (nn.Conv3DTranspose(2, 2), (1, 1, 2, 2, 2))):\n    l.initialize(mx.init.Constant(0.25)); x = nd.arange(int(np.prod(s))).reshape(s) / 50 - 0.3; x.attach_grad()\n    for h in (0, 1):\n        l.hybridize(bool(h))\n        with autograd.record(): y = l(x)\n        y.backward(); print(l, y.shape, y.asnumpy().round(3).reshape(-1)[:9], x.grad.asnumpy().round(3).reshape(-1)[:9], [(k, v.shape, float(v.grad().sum().asscalar().round(2))) for k, v in l.collect_params().items()])
+for l, s in ((nn.BatchNorm(), (4, 3)), (nn.BatchNorm(axis=-1, scale=False, epsilon=1e-3), (4, 2, 3)), (nn.BatchNorm(center=False, use_global_stats=True), (4, 3)), (nn.BatchNormReLU(), (2, 3, 2, 2)), (nn.LayerNorm(), (4, 3)), (nn.LayerNorm(axis=1, center=False), (2, 3, 2)), (nn.InstanceNorm(), (2, 3, 4)), (nn.InstanceNorm(axis=2, scale=True), (2, 3, 4)), (nn.GroupNorm(num_groups=2), (2, 4, 3))):\n    l.initialize(); x = nd.sin(nd.arange(int(np.prod(s))).reshape(s)); x.attach_grad()\n    for h in (0, 1):\n        l.hybridize(bool(h))\n        with autograd.record(): y = (l(x) * x).sum()\n        y.backward(); print(l, l(x).asnumpy().round(3).reshape(-1)[:9], x.grad.asnumpy().round(2).reshape(-1)[:9], [(k, v.shape, v.grad_req) for k, v in l.collect_params().items()])
+for l, s in ((nn.MaxPool1D(), (1, 2, 5)), (nn.MaxPool2D(3, 2, 1), (1, 1, 6, 6)), (nn.MaxPool2D(2, ceil_mode=True), (1, 1, 5, 5)), (nn.MaxPool3D(), (1, 1, 4, 4, 4)), (nn.AvgPool1D(3, 1, 1), (1, 2, 5)), (nn.AvgPool2D(3, 2, 1, count_include_pad=False), (1, 1, 5, 5)), (nn.AvgPool3D(), (1, 1, 2, 2, 2)), (nn.GlobalMaxPool1D(), (1, 2, 3)), (nn.GlobalMaxPool3D(), (1, 1, 2, 2, 2)), (nn.GlobalAvgPool1D(), (1, 2, 3)), (nn.GlobalAvgPool2D(), (1, 2, 3, 3)), (nn.GlobalAvgPool3D(), (1, 1, 2, 2, 2)), (nn.ReflectionPad2D((0, 0, 0, 0, 1, 2, 2, 1)), (1, 1, 4, 4))):\n    x = nd.cos(nd.arange(int(np.prod(s))).reshape(s)); x.attach_grad()\n    for h in (0, 1):\n        l.hybridize(bool(h))\n        with autograd.record(): y = l(x)\n        y.backward(); print(l, y.shape, y.asnumpy().round(3).reshape(-1)[:9], x.grad.asnumpy().round(3).reshape(-1)[:12])
+for l in (nn.Activation('softrelu'), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(mx.init.Constant(0.4), in_channels=3), nn.ELU(0.5), nn.GELU(), nn.Swish(2.0), nn.Flatten(), nn.HybridLambda(lambda F, x: F.relu(x) + 1), nn.Lambda('tanh')):\n    l.initialize(); x = nd.array([[-1, 0.5, 2], [0.1, -0.2, 3]]); x.attach_grad()\n    for h in (0, 1):\n        l.hybridize(bool(h))\n        with autograd.record(): y = l(x)\n        y.backward(); print(y.asnumpy().round(3), x.grad.asnumpy().round(3))
+n = nn.Embedding(5, 3); n.initialize(mx.init.Constant(0.5)); x = nd.array([[0, 4], [1, 1]])\nfor h in (0, 1):\n    n.hybridize(bool(h))\n    with autograd.record(): y = n(x)\n    y.backward(); print(y.shape, n.weight.grad())
+for n in (gluon.contrib.nn.HybridConcurrent(axis=1), gluon.contrib.nn.Concurrent(axis=1)):\n    n.add(nn.Dense(2), gluon.contrib.nn.Identity(), nn.Dense(1)); n.initialize(mx.init.One()); print(n(nd.ones((2, 3)))); n.hybridize(); print(n(nd.ones((2, 3)) * 2))
+for k, s in ((gluon.contrib.nn.PixelShuffle1D(2), (1, 4, 3)), (gluon.contrib.nn.PixelShuffle2D((1, 2)), (1, 4, 3, 2)), (gluon.contrib.nn.PixelShuffle3D(2), (1, 8, 2, 1, 1))):\n    x = nd.arange(int(np.prod(s))).reshape(s); print(k, k(x).shape, k(x).asnumpy().reshape(-1)); k.hybridize(); print(k(x).asnumpy().reshape(-1))
+L = gluon.loss; p = nd.array([[0.2, -0.5, 1.3], [1.0, 0.1, -0.7]]); q = nd.array([[1, 0, 1], [0, 1, 1]]); w = nd.array([[2], [0.5]])\nfor l in (L.L1Loss(), L.L2Loss(2.0), L.SigmoidBCELoss(), L.SigmoidBCELoss(from_sigmoid=True), L.KLDivLoss(), L.KLDivLoss(from_logits=False), L.HuberLoss(0.3), L.HingeLoss(), L.SquaredHingeLoss(0.5), L.LogisticLoss(), L.LogisticLoss(label_format='binary'), L.SoftmaxCELoss(sparse_label=False), L.SoftmaxCELoss(sparse_label=False, from_logits=True), L.PoissonNLLLoss(), L.PoissonNLLLoss(from_logits=False)):\n    x = p if 'sigmoid=True' not in repr(l) else nd.sigmoid(p); x = nd.abs(x) + 0.1 if isinstance(l, L.PoissonNLLLoss) or getattr(l, '_from_sigmoid', 0) else x; x = nd.clip(x, 0.05, 0.95) if getattr(l, '_from_sigmoid', 0) else x; x = x.copy(); x.attach_grad()\n    for h in (0, 1):\n        l.hybridize(bool(h))\n        with autograd.record(): a = l(x, q)\n        autograd.backward([a]); b = type(l)(**{k[1:]: v for k, v in vars(l).items() if k in ('_from_logits', '_margin', '_rho', '_label_format', '_sparse_label')})(x, q, w); print(l, a.asnumpy().round(3), b.asnumpy().round(3), x.grad.asnumpy().round(3))
+L = gluon.loss; a = nd.array([[1, 2, 3], [0.5, -1, 1]]); b = nd.array([[1, 2, 2.5], [1, 1, -1]]); y = nd.array([1, -1])\nfor l in (L.CosineEmbeddingLoss(), L.CosineEmbeddingLoss(margin=0.2)):\n    for h in (0, 1): l.hybridize(bool(h)); print(l(a, b, y).asnumpy().round(4))\nt = L.TripletLoss(); print(t(a, b, a * 2), L.SDMLLoss()(a, b).asnumpy().round(4))
+L = gluon.loss; p = nd.sin(nd.arange(40)).reshape((2, 5, 4)); y = nd.array([[1, 0, -1], [2, 1, 0]])\nfor l in (L.CTCLoss(), L.CTCLoss(weight=2.0)):\n    for h in (0, 1): l.hybridize(bool(h)); print(l, l(p, y).asnumpy().round(3))\n    l.hybridize(False); print(l(p, y, None, nd.array([2, 3])).asnumpy().round(3), l(p, y, nd.array([4, 5])).asnumpy().round(3)); l.hybridize(); l(p, y); l(p, y, nd.array([4, 5]))
+L = gluon.loss; l = L.SoftmaxCELoss(axis=1); p = nd.sin(nd.arange(24)).reshape((2, 3, 4)); y = nd.array(np.arange(8).reshape((2, 4)) % 3); print(l(p, y).asnumpy().round(3)); l.hybridize(); print(l(p, y).asnumpy().round(3))
+"""
+
+OLD_CODE = r"""
+net = nn.Sequential(); net.add(nn.Dense(4), nn.Dropout(0.5), nn.BatchNorm(), nn.Dense(2)); net.initialize(); net.summary(nd.ones((2, 3)))
+net = nn.HybridSequential(); net.add(nn.Dense(2)); net.initialize(); net.hybridize(); net(nd.ones((1, 2))); net.summary(nd.ones((1, 2)))
+print(nd.contrib.foreach(lambda x, s: (x + s, x * s), nd.arange(6).reshape((3, 2)), nd.ones(2)))
+print(nd.contrib.while_loop(lambda i, s: i <= 3, lambda i, s: ([i + s, i * s], (i + 1, s + i)), (nd.array([0.]), nd.array([1.])), max_iterations=6)[1], nd.contrib.cond(nd.array([1.]), lambda: nd.ones(1), lambda: nd.zeros(1)))
+x = nd.array([1., 2, 3]); x.attach_grad()\nwith autograd.record(): y, s = nd.contrib.foreach(lambda a, b: (a * b, a + b), x, nd.array([1.])); l = y.sum() + s\nl.backward(); print(x.grad, y, s)
+print(nd.contrib.isnan(nd.array([1, np.nan])), nd.contrib.isinf(nd.array([np.inf, 1])), nd.contrib.isfinite(nd.array([np.inf, 1])))
+nd.contrib.foreach(lambda a, b: (a, b), 3, nd.ones(1))
+class Sig(mx.operator.CustomOp):\n    def forward(self, is_train, req, in_data, out_data, aux): self.assign(out_data[0], req[0], 1 / (1 + nd.exp(-in_data[0])))\n    def backward(self, req, out_grad, in_data, out_data, in_grad, aux): self.assign(in_grad[0], req[0], out_grad[0] * out_data[0] * (1 - out_data[0]))\n@mx.operator.register('sig')\nclass SigProp(mx.operator.CustomOpProp):\n    def __init__(self, scale='1'): super().__init__(need_top_grad=True)\n    def create_operator(self, ctx, shapes, dtypes): return Sig()\nx = nd.array([0., 1.]); x.attach_grad()\nwith autograd.record(): y = nd.Custom(x, op_type='sig', scale=2) * 2\ny.backward(); print(y, x.grad); nd.Custom(nd.ones(2), op_type='nope')
+mx.viz.print_summary(sym.SoftmaxOutput(sym.FullyConnected(sym.Pooling(sym.BatchNorm(sym.Convolution(sym.var('data'), kernel=(3, 3), num_filter=4, name='c'), name='b'), global_pool=True, kernel=(1, 1), name='p'), num_hidden=3, name='f'), name='s'), shape={'data': (2, 3, 8, 8)})
+@mx.init.register\nclass MyInit(mx.init.Initializer):\n    def _init_weight(self, name, arr): arr[:] = 7\nnet = nn.Dense(2, in_units=2, weight_initializer='myinit'); net.initialize(); print(net.weight.data()); net = nn.Dense(2, in_units=2); net.initialize(init=MyInit()); print(net.weight.data(), net.bias.data())
+for i in (mx.init.Zero(), mx.init.One(), mx.init.Constant(3), mx.init.Uniform(0.1), mx.init.Normal(), mx.init.Orthogonal(), mx.init.Xavier(), mx.init.MSRAPrelu(), mx.init.Bilinear(), mx.init.LSTMBias()): print(i.dumps())
+net = nn.Dense(3, in_units=4, weight_initializer=mx.init.Orthogonal(1.0)); net.initialize(); w = net.weight.data(); print(nd.dot(w, w.T).asnumpy().round(3) + 0)
+p = gluon.Parameter('odd', shape=(2,)); p.initialize()
+net = nn.Dense(1); net.initialize(); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': .1})\nwith autograd.record(): l = net(nd.ones((2, 3)))\nt.step(1)
+for m in ('acc', 'ce', 'f1', 'mae', 'mse', 'rmse', 'nll_loss', 'pearsonr', 'mcc', 'loss'): k = mx.metric.create(m); k.update([nd.array([0, 1, 1])], [nd.array([[.9, .1], [.2, .8], [.6, .4]])] if m not in ('mae', 'mse', 'rmse', 'pearsonr') else [nd.array([0.1, 0.7, 1.5])]); print(m, k.get()[0], round(k.get()[1], 4))
+class T(nn.HybridBlock):\n    def hybrid_forward(self, F, x, *a): return (x, x * 2) if not isinstance(x, (list, tuple)) else x[0] + x[1]\nfor S in (nn.Sequential, nn.HybridSequential):\n    for h in (False, True): n = S(); n.add(T(), T()); n.hybridize(h); print(n(nd.ones((1,))))
+nn.HybridSequential()(nd.ones(1), nd.ones(1))
+x = nd.array([1., 2]); x.attach_grad()\nwith autograd.record(): y = x[0:1]; z = (y * 3).sum()\nz.backward(); x[:] = 5; print(x.grad, y)
+x = nd.arange(3).reshape((1, 3)); y = x[::-1, 0:2]; y += 10; print(x); y = x[:, ::3]; y[:] = -1; print(x, x[0].T is x)
+def g(f, x):\n    x = nd.array(x); x.attach_grad()\n    with autograd.record(): y = f(x)\n    y.backward(nd.arange(1, y.size + 1).reshape(y.shape)); print(x.grad.asnumpy().tolist(), y.asnumpy().tolist())\ng(lambda x: x.max(axis=1), [[1, 1, 0], [2, 3, 3]]); g(lambda x: x.min(axis=0), [[1, 1, 0], [1, 3, 3]]); g(lambda x: nd.max(x), [[1, 1, 0], [1, 0, 0]]); g(lambda x: nd.LeakyReLU(x, act_type='elu'), [0, 1.]); g(lambda x: nd.hard_sigmoid(x), [-2.5, 0, 2.5]); g(lambda x: nd.gamma(x), [2., 3.]); g(lambda x: nd.Pooling(x, global_pool=True, kernel=(1, 1), pool_type='max'), [[[[1, 2], [2, 0]]]])
+print(sym.arange(3).eval()[0], sym.full((2,), 3).eval()[0], sym.eye(2).eval()[0], sym.SwapAxis(sym.var('x'), dim1=0, dim2=1).name, sym.swapaxes(sym.var('x'), dim1=0, dim2=1).name, sym.concat(sym.var('x'), sym.var('y'), dim=0).name, sym.split(sym.var('x'), num_outputs=2).name)
+"""
+
+
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
-    return [line.replace("\n", "\n") for line in found]
+    return [line.replace("\\n", "\n") for line in found]
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA, MODULES, OPTIMIZERS]
+PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA, MODULES, OPTIMIZERS, LAYERS, OLD_CODE]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

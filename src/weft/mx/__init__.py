@@ -1,7 +1,9 @@
 """Run MXNet 1.x's dialect, `nd`, `sym` and `gluon`, on Weft's engine and programs."""
 
-from weft.mx import base, d2l, gluon
+from weft.mx import base, d2l, gluon, profiler, test_utils, visualization
+from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
+from weft.mx.arrays import custom as operator
 from weft.mx.arrays import nd as ndarray
 from weft.mx.arrays import queue as engine
 from weft.mx.arrays.nd import random
@@ -10,6 +12,7 @@ from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu,
 from weft.mx.gluon.to_torch import to_torch
 from weft.mx.installing import install
 from weft.mx.symbols import executor, sym
+from weft.mx.symbols import names as attribute
 from weft.mx.symbols import names as name
 from weft.mx.symbols import sym as symbol
 from weft.mx.symbols.names import AttrScope
@@ -26,6 +29,7 @@ __all__ = [
     "AttrScope",
     "Context",
     "MXNetError",
+    "attribute",
     "autograd",
     "base",
     "callback",
@@ -53,9 +57,14 @@ __all__ = [
     "nd",
     "ndarray",
     "num_gpus",
+    "operator",
     "optimizer",
+    "profiler",
     "random",
     "sym",
     "symbol",
+    "test_utils",
     "to_torch",
+    "visualization",
+    "viz",
 ]

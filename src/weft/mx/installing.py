@@ -7,19 +7,21 @@ from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import base, d2l, gluon
-from weft.mx.arrays import autograd, nd, queue
+from weft.mx import base, d2l, gluon, profiler, test_utils, visualization
+from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context
 from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
-from weft.mx.symbols import names, sym
+from weft.mx.symbols import executor, names, sym, symbol
 from weft.mx.training import data_iter, initializer, kvstore, lr_scheduler, metric, model, module, optimizer
 
 MODULES: dict[str, Any] = {
     "mxnet": mx,
+    "mxnet.attribute": names,
     "mxnet.autograd": autograd,
     "mxnet.base": base,
     "mxnet.context": context,
     "mxnet.engine": queue,
+    "mxnet.executor": executor,
     "mxnet.gluon": gluon,
     "mxnet.gluon.block": block,
     "mxnet.gluon.data": data,
@@ -38,7 +40,17 @@ MODULES: dict[str, Any] = {
     "mxnet.init": initializer,
     "mxnet.initializer": initializer,
     "mxnet.nd": nd,
+    "mxnet.nd.contrib": nd.contrib,
+    "mxnet.nd.image": nd.image,
+    "mxnet.nd.linalg": nd.linalg,
+    "mxnet.nd.random": nd.random,
     "mxnet.ndarray": nd,
+    "mxnet.ndarray.contrib": nd.contrib,
+    "mxnet.ndarray.linalg": nd.linalg,
+    "mxnet.ndarray.ndarray": ndarray,
+    "mxnet.ndarray.random": nd.random,
+    "mxnet.operator": custom,
+    "mxnet.profiler": profiler,
     "mxnet.optimizer": optimizer,
     "mxnet.callback": model,
     "mxnet.io": data_iter,
@@ -53,6 +65,10 @@ MODULES: dict[str, Any] = {
     "mxnet.random": nd.random,
     "mxnet.sym": sym,
     "mxnet.symbol": sym,
+    "mxnet.symbol.symbol": symbol,
+    "mxnet.test_utils": test_utils,
+    "mxnet.visualization": visualization,
+    "mxnet.viz": visualization,
     "d2lzh": d2l,
 }
 

@@ -47,6 +47,7 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
     row = operator(name)
     _ = row.rule  # a missing operator is an error where it is named
     order = [*([] if row.variadic else row.inputs), *row.parameters]
+    name_called = name
 
     def call(*args: Any, out: Any = None, name: str | None = None, **given: Any) -> Any:
         attributes = given.pop("attr", None)
@@ -65,8 +66,8 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
             if array is not None and not isinstance(array, frontend.array):
                 raise _wrong_kind(frontend, key, array)
         parameters = {key: plain(value) for key, value in given.items() if value is not None or key in {"axis", "end"}}
-        if attributes:
-            parameters["__attr__"] = attributes
+        if frontend.label == "Symbol":
+            parameters |= {"__called__": name_called} | ({"__attr__": attributes} if attributes else {})
         return frontend.call(row, arrays, parameters, out, name)
 
     call.__name__ = call.__qualname__ = name

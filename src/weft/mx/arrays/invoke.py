@@ -31,7 +31,7 @@ def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
 class OperatorTask:
     """The task of one operator: reads its inputs, computes, writes its outputs."""
 
-    __slots__ = ("changes", "entries", "inputs", "makes", "node", "outputs", "p", "rule")
+    __slots__ = ("changes", "entries", "inputs", "makes", "node", "outputs", "p", "rule", "shares")
 
     def __init__(
         self, rule: OperatorRule, p: Any, inputs: Sequence[Handle], entries: Sequence[Entry | None] | None
@@ -44,6 +44,7 @@ class OperatorTask:
         self.outputs: Sequence[Handle] = ()
         self.makes: Context | None = None
         self.changes: Sequence[Tensor] = ()
+        self.shares = False  # whether outputs are parts of the input's memory, which need not be written
 
     def __call__(self) -> None:
         """Run it."""
@@ -61,7 +62,7 @@ class OperatorTask:
         made = results if isinstance(results, (tuple, list)) else (results,)
         outputs = self.outputs
         node = self.node
-        for array, result in zip(outputs, made, strict=False):
+        for array, result in zip(() if self.shares else outputs, made, strict=False):
             aliased = node is not None
             if not aliased and (result._base is not None or any(result is tensor for tensor in tensors)):
                 aliased = True
@@ -203,6 +204,20 @@ def record(call: OperatorTask, parents: Sequence[TapeNode]) -> None:
             queue.push(write, [heads[0].order], [target.order for target in targets], "moving averages")
 
         node.updates = push_updates
+
+
+def record_part(source: Handle, part: Handle, rule: OperatorRule, p: Any) -> None:
+    """Record that an array is a part of another one's memory, which an operator computes for the graph alone.
+
+    The task counts as a write: whoever reads the part waits until it stands in the graph.
+    """
+    entry = entry_to_record(source)
+    assert entry is not None
+    call = OperatorTask(rule, p, [source], [entry])
+    call.shares = True
+    call.outputs = [part]
+    record(call, [entry[0]])
+    queue.push(call, [source.order], [source.order], "part")
 
 
 def call_operator(row: Operator, arrays: Sequence[Handle], given: Mapping[str, Any], out: Any = None) -> Any:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from weft.mx.arrays.array_file import load, load_frombuffer, save
+from weft.mx.arrays.control_flow import FUNCTIONS
+from weft.mx.arrays.custom import call_custom as Custom
 from weft.mx.arrays.frontend import (
     PAIRS,
     Frontend,
@@ -26,6 +28,7 @@ from weft.mx.base.context import Context, current_context
 from weft.mx.operators.table import OPERATORS, Operator
 
 __all__ = [
+    "Custom",
     "NDArray",
     "arange",
     "array",
@@ -58,8 +61,6 @@ __all__ = [
 
 
 def _call(row: Operator, arrays: Sequence[NDArray], given: Mapping[str, Any], out: Any, _name: str | None) -> Any:
-    if "__attr__" in given:
-        given = {key: value for key, value in given.items() if key != "__attr__"}
     return call_operator(row, arrays, given, out)
 
 
@@ -75,7 +76,7 @@ def _seed(seed_state: int, ctx: Context | str = "all") -> None:
 
 random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", {**random_functions(FRONTEND), "seed": _seed})
 linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
-contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_")
+contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_", FUNCTIONS)
 image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")
 sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "")
 op = _internal = Namespace("weft.mx.nd.op", FRONTEND, "_")
@@ -194,3 +195,7 @@ def __getattr__(name: str) -> Any:
     if name in OPERATORS:
         return FRONTEND.function(name)
     raise AttributeError(f"module 'weft.mx.nd' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for name in OPERATORS if not name.startswith("_"))})

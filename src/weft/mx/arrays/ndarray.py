@@ -13,7 +13,7 @@ from weft.mx.arrays import queue
 from weft.mx.arrays.gradients import backward
 from weft.mx.arrays.handle import Chunk, Handle
 from weft.mx.arrays.index import Index, read_index
-from weft.mx.arrays.invoke import ARRAY, OperatorTask, invoke, invoke_one, record, result_types
+from weft.mx.arrays.invoke import ARRAY, OperatorTask, invoke, invoke_one, record, record_part, result_types
 from weft.mx.arrays.tape import Variable, entry_to_record, modes
 from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.element_types import torch_type
@@ -51,8 +51,8 @@ class NDArray(Handle):
 
     @property
     def T(self) -> NDArray:  # MXNet's name
-        """The transpose."""
-        return invoke_one("transpose", self)
+        """The transpose; of a line, itself."""
+        return self if len(self._shape) < 2 else invoke_one("transpose", self)
 
     # Waiting.
 
@@ -162,10 +162,11 @@ class NDArray(Handle):
             )
         row = operator("Reshape")
         p = row.values({"shape": tuple(codes), "reverse": reverse})
-        if modes.recording and entry_to_record(self) is not None:
-            return invoke(row.rule, row.name, p, [self])[0]
         ((sizes, _),) = result_types(row.rule, row.name, p, [self])
-        return self.view(sizes, max(self._begin, 0))
+        found = self.view(sizes, max(self._begin, 0))
+        if modes.recording and entry_to_record(self) is not None:
+            record_part(self, found, row.rule, p)
+        return found
 
     def view(self, shape: Shape, begin: int) -> NDArray:
         """A part of the same memory, with sizes of its own."""
@@ -213,12 +214,14 @@ class NDArray(Handle):
 
     def __getitem__(self, key: Any) -> NDArray:
         index = read_index(key, self._shape, is_array)
-        recorded = modes.recording and entry_to_record(self) is not None
-        part = None if recorded else index.contiguous()
-        if part is not None:
-            begin, shape = part
-            return self.view(shape, begin + max(self._begin, 0))
-        return index_of(self, index)
+        part = index.contiguous()
+        if part is None:
+            return index_of(self, index)
+        begin, shape = part
+        found = self.view(shape, begin + max(self._begin, 0))
+        if modes.recording and entry_to_record(self) is not None:
+            record_part(self, found, OperatorRule(lambda _p, x: index.pick(x, ())), None)
+        return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         index = read_index(key, self._shape, is_array)

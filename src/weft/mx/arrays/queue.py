@@ -23,12 +23,15 @@ _generators: dict[Context, torch.Generator] = {}
 _base = [torch.initial_seed() % 2**62]
 _SEEDING = threading.Lock()  # On the other side: a thread that draws or seeds; it waits for nothing while it has this.
 _bulk = [15]
+_watch: list[Callable[[Callable[[], object], str], Callable[[], object]] | None] = [None]
 NAIVE = [asks_for_naive_engine()]  # whether each operator runs at its call, and raises there
 
 
 def push(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
     """Queue a task. What it writes it also reads: MXNet skips a write into an array that a failure spoilt."""
     keep_freed_memory()
+    if _watch[0] is not None:
+        task = _watch[0](task, name)
     try:
         engine().push(task, (*reads, *writes), writes, _LANE, name)
     except ExecutionError as error:  # the engine to debug with has run it
@@ -36,6 +39,11 @@ def push(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var]
         raise as_mxnet_error(error) from error.__cause__
     if NAIVE[0]:
         wait(*writes)
+
+
+def watch_tasks(watch: Callable[[Callable[[], object], str], Callable[[], object]] | None) -> None:
+    """Let a function be given each task, and its name, that is queued from now on; what it gives is queued."""
+    _watch[0] = watch
 
 
 def wait(*variables: Var) -> None:

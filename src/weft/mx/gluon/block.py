@@ -19,6 +19,7 @@ from weft.mx.arrays.ndarray import NDArray
 from weft.mx.base.context import cpu
 from weft.mx.base.errors import MXNetError
 from weft.mx.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict, fill
+from weft.mx.gluon.summary import summary
 from weft.mx.symbols import sym
 from weft.mx.symbols.graph import PREDICT, GraphFunction
 from weft.mx.symbols.names import Prefix, naming
@@ -74,6 +75,25 @@ class _BlockScope:
         if self._is_own:
             _current.scope, names = self._before.pop()
             names.__exit__(kind, error, tb)
+
+
+class HookHandle:
+    """A hook that is called until it is detached."""
+
+    def __init__(self, hooks: list[Callable[..., Any]], hook: Callable[..., Any]) -> None:
+        self._hooks, self._hook = hooks, hook
+        hooks.append(hook)
+
+    def detach(self) -> None:
+        """Take the hook away."""
+        if self._hook in self._hooks:
+            self._hooks.remove(self._hook)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.detach()
 
 
 class Block:
@@ -142,13 +162,17 @@ class Block:
         """Take in a child."""
         self._children[name or str(len(self._children))] = block
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> None:
+    def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandle:
         """Call this after each forward."""
-        self._hooks[1].append(hook)
+        return HookHandle(self._hooks[1], hook)
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> None:
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
         """Call this before each forward."""
-        self._hooks[0].append(hook)
+        return HookHandle(self._hooks[0], hook)
+
+    def summary(self, *inputs: Any) -> None:
+        """Print the layers, what each gives for such inputs, and the counts of their parameters."""
+        print(summary(self, inputs))  # noqa: T201  # its purpose
 
     def apply(self, fn: Callable[[Block], Any]) -> Block:
         """Call a function with all children, then with the block itself."""
@@ -208,10 +232,10 @@ class Block:
 
     def __call__(self, *args: Any) -> Any:
         """Run the block."""
-        for hook in self._hooks[0]:
+        for hook in tuple(self._hooks[0]):
             hook(self, args)
         out = self.forward(*args)
-        for hook in self._hooks[1]:
+        for hook in tuple(self._hooks[1]):
             hook(self, args, out)
         return out
 
@@ -227,8 +251,10 @@ def _indented(block: Block) -> str:
 
 def flattened(args: Any, wrong: Callable[[Any], Exception]) -> tuple[list[Any], Any]:
     """Nested lists of arrays or symbols as one list, and their form."""
-    if isinstance(args, (NDArray, Symbol)) or args is None:
+    if isinstance(args, (NDArray, Symbol)):
         return [args], 0
+    if args is None:
+        return [args], NOTHING
     if not isinstance(args, (list, tuple)):
         raise wrong(args)
     flat: list[Any] = []
@@ -240,9 +266,16 @@ def flattened(args: Any, wrong: Callable[[Any], Exception]) -> tuple[list[Any], 
     return flat, forms
 
 
+NOTHING = -1  # the form of a None
+
+
+def _shown_form(form: Any) -> Any:
+    return form if isinstance(form, int) else [_shown_form(inner) for _, inner in form]
+
+
 def regrouped(flat: Sequence[Any], form: Any) -> Any:
     """A list in the form it had."""
-    if form == 0:
+    if isinstance(form, int):
         return flat[0]
     found, place = [], 0
     for count, inner in form:
@@ -347,9 +380,15 @@ class HybridBlock(Block):
         self._clear_cached_op()
 
     def _call_cached_op(self, *args: Any) -> Any:
-        flat = [entry for entry in flattened(args, self._wrong_input)[0] if entry is not None]
+        given, input_form = flattened(args, self._wrong_input)
+        flat = [entry for entry in given if entry is not None]
         if self._cached is None:
             self._cached = self._build(args)
+        elif input_form != self._input_form:
+            raise ValueError(  # MXNet names the two the other way round
+                "The argument structure of HybridBlock does not match the cached version. Stored format = "
+                f"{_shown_form(input_form)}, input format = {_shown_form(self._input_form)}"
+            )
         function, sources, form = self._cached
         context = flat[0].context
         try:
@@ -374,15 +413,13 @@ class HybridBlock(Block):
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Run `hybrid_forward` with arrays, with symbols, or as one program."""
-        if isinstance(x, Symbol):
+        first = x if isinstance(x, (NDArray, Symbol)) else self._first([x, *args])
+        if isinstance(first, Symbol):
             parameters: dict[str, Any] = {name: parameter.var() for name, parameter in self._reg_params.items()}
             with self.name_scope():
                 return self.hybrid_forward(sym, x, *args, **parameters)
         if self._active:
-            if not isinstance(x, NDArray):
-                flattened(x, self._wrong_input)
             return self._call_cached_op(x, *args)
-        first = x if isinstance(x, NDArray) else flattened([x, *args], self._wrong_first)[0][0]
         with first.context:
             try:
                 parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
@@ -390,6 +427,11 @@ class HybridBlock(Block):
                 self._finish_deferred((x, *args))
                 parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
             return self.hybrid_forward(nd, x, *args, **parameters)
+
+    def _first(self, args: Any) -> Any:
+        """The first array or symbol among nested arguments."""
+        flat = flattened(args, self._wrong_input if self._active else self._wrong_first)[0]
+        return next((entry for entry in flat if entry is not None), None)
 
     @staticmethod
     def _wrong_first(thing: Any) -> Exception:

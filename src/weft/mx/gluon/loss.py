@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from weft.mx.arrays import nd
 from weft.mx.gluon.block import HybridBlock
 
 
@@ -121,7 +123,8 @@ class KLDivLoss(Loss):
         """Compute it."""
         if not self._from_logits:
             pred = F.log_softmax(pred, self._axis)
-        return self._mean(F, label * (F.log(label + 1e-12) - pred), sample_weight)
+        loss = _weighed(F, label * (F.log(label + 1e-12) - pred), self._weight, sample_weight)
+        return F.sum(loss, axis=self._batch_axis, exclude=True)
 
 
 class HuberLoss(Loss):
@@ -191,3 +194,102 @@ class TripletLoss(Loss):
         positive, negative = F.reshape_like(positive, pred), F.reshape_like(negative, pred)
         far = F.sum(F.square(positive - pred) - F.square(negative - pred), axis=self._batch_axis, exclude=True)
         return _weighed(F, F.relu(far + self._margin), self._weight, sample_weight)
+
+
+class CTCLoss(Loss):
+    """Minus the logarithm of the probability of a sequence of labels, however its steps are spread over time."""
+
+    def __init__(
+        self, layout: str = "NTC", label_layout: str = "NT", weight: float | None = None, **given: Any
+    ) -> None:
+        if layout not in ("NTC", "TNC"):
+            raise AssertionError(f"Only 'NTC' and 'TNC' layouts for pred are supported, got: {layout}")
+        if label_layout not in ("NT", "TN"):
+            raise AssertionError(f"Only 'NT' and 'TN' layouts for label are supported, got: {label_layout}")
+        self._layout, self._label_layout = layout, label_layout
+        super().__init__(weight, label_layout.find("N"), **given)
+
+    def hybrid_forward(
+        self,
+        F: Any,
+        pred: Any,
+        label: Any,
+        pred_lengths: Any = None,
+        label_lengths: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Compute it."""
+        pred = F.swapaxes(pred, 0, 1) if self._layout == "NTC" else pred
+        label = F.swapaxes(label, 0, 1) if self._batch_axis == 1 else label
+        found = F.CTCLoss(
+            pred,
+            label,
+            pred_lengths,
+            label_lengths,
+            use_data_lengths=pred_lengths is not None,
+            use_label_lengths=label_lengths is not None,
+            blank_label="last",
+        )
+        return _weighed(F, found, self._weight, sample_weight)
+
+
+class PoissonNLLLoss(Loss):
+    """Minus the logarithm of the probability of a count: one number for the whole batch."""
+
+    def __init__(
+        self,
+        weight: float | None = None,
+        from_logits: bool = True,
+        batch_axis: int = 0,
+        compute_full: bool = False,
+        **given: Any,
+    ) -> None:
+        super().__init__(weight, batch_axis, **given)
+        self._from_logits, self._compute_full = from_logits, compute_full
+
+    def hybrid_forward(self, F: Any, pred: Any, target: Any, sample_weight: Any = None, epsilon: float = 1e-08) -> Any:
+        """Compute it."""
+        target = F.reshape_like(target, pred)
+        loss = F.exp(pred) - target * pred if self._from_logits else pred - target * F.log(pred + epsilon)
+        if self._compute_full:
+            stirling = target * F.log(target) - target + 0.5 * F.log(2 * target * math.pi)
+            loss = loss + F.where(target > 1, stirling, F.zeros_like(target))
+        return F.mean(_weighed(F, loss, self._weight, sample_weight))
+
+
+class CosineEmbeddingLoss(Loss):
+    """How far the angle of two vectors is from what their label says: 1 alike, -1 not."""
+
+    def __init__(self, weight: float | None = None, batch_axis: int = 0, margin: float = 0, **given: Any) -> None:
+        super().__init__(weight, batch_axis, **given)
+        self._margin = margin
+
+    def hybrid_forward(self, F: Any, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:
+        """Compute it."""
+        input1 = F.reshape_like(input1, input2)
+        lengths = F.norm(input1, axis=-1).reshape((-1, 1)) * F.norm(input2, axis=-1).reshape((-1, 1))
+        dots = F.sum(input1 * input2, axis=-1).reshape((-1, 1))
+        cosine = dots / F.maximum(lengths, 1e-12)
+        label = F.reshape(label, (-1, 1))
+        alike = (1 - cosine) * (label == 1)
+        loss = alike + F.maximum((label == -1) * (cosine - self._margin), 0.0)
+        return _weighed(F, loss, self._weight, sample_weight)
+
+
+class SDMLLoss(Loss):
+    """How well each vector of one batch finds its own among those of another."""
+
+    def __init__(
+        self, smoothing_parameter: float = 0.3, weight: float | None = 1.0, batch_axis: int = 0, **given: Any
+    ) -> None:
+        super().__init__(weight, batch_axis, **given)
+        self._smoothing = smoothing_parameter
+        self._divergence = KLDivLoss(from_logits=True)
+
+    def forward(self, x1: Any, x2: Any) -> Any:
+        """Compute it: how many examples there are must be known, so it is never a program of its own."""
+        count = x1.shape[0]
+        own = nd.eye(count, ctx=x1.context)
+        labels = own * (1 - self._smoothing) + (1 - own) * self._smoothing / (count - 1)
+        apart = x1.expand_dims(1).broadcast_to((count, *x2.shape)) - x2.expand_dims(0).broadcast_to((count, *x2.shape))
+        return self._divergence(nd.log_softmax(-(apart**2).sum(axis=2), axis=1), labels)

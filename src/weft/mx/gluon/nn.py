@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,27 +45,21 @@ class _Chain:
 class Sequential(_Chain, Block):
     """Blocks one after the other."""
 
-    def forward(self, x: Any, *args: Any) -> Any:
+    def forward(self, x: Any) -> Any:
         """Run them."""
         for block in self._children.values():
-            x = block(x, *args)
-            args = ()
-            if isinstance(x, (tuple, list)):
-                x, args = x[0], tuple(x[1:])
-        return (x, *args) if args else x
+            x = block(x)
+        return x
 
 
 class HybridSequential(_Chain, HybridBlock):
     """Hybrid blocks one after the other."""
 
-    def hybrid_forward(self, F: Any, x: Any, *args: Any) -> Any:  # noqa: ARG002
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: ARG002
         """Run them."""
         for block in self._children.values():
-            x = block(x, *args)
-            args = ()
-            if isinstance(x, (tuple, list)):
-                x, args = x[0], tuple(x[1:])
-        return (x, *args) if args else x
+            x = block(x)
+        return x
 
 
 class Concurrent(Sequential):
@@ -203,7 +198,7 @@ class BatchNorm(HybridBlock):
         **given: Any,
     ) -> None:
         super().__init__(**given)
-        self._given = {
+        self._given: dict[str, Any] = {
             "axis": axis, "eps": epsilon, "momentum": momentum,
             "fix_gamma": not scale, "use_global_stats": use_global_stats,
         }  # fmt: skip
@@ -274,6 +269,53 @@ class InstanceNorm(_Norm):
         if axis == 1:
             return F.InstanceNorm(x, gamma, beta, name="fwd", eps=eps)
         return F.InstanceNorm(x.swapaxes(1, axis), gamma, beta, name="fwd", eps=eps).swapaxes(1, axis)
+
+
+class BatchNormReLU(BatchNorm):
+    """Batch norm, then relu."""
+
+    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
+        """Compute it."""
+        return F.contrib.BatchNormWithReLU(x, gamma, beta, running_mean, running_var, name="fwd", **self._given)
+
+
+class SyncBatchNorm(BatchNorm):
+    """Batch norm: on one device, where all of a batch is, there is nothing to synchronise."""
+
+    def __init__(self, in_channels: int = 0, num_devices: int | None = None, **given: Any) -> None:
+        super().__init__(in_channels=in_channels, **given)
+        del self._given["axis"]
+        self._given |= {"ndev": num_devices or 1, "key": self.prefix}
+
+    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
+        """Compute it."""
+        return F.contrib.SyncBatchNorm(x, gamma, beta, running_mean, running_var, name="fwd", **self._given)
+
+
+class GroupNorm(HybridBlock):
+    """Bring each group of channels of each example to mean 0 and variance 1."""
+
+    def __init__(
+        self,
+        num_groups: int = 1,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        **given: Any,
+    ) -> None:
+        super().__init__(**given)
+        self._num_groups, self._epsilon = num_groups, epsilon
+        self._shown = {"eps": epsilon, "num_groups": num_groups, "center": center, "scale": scale}
+        _norm_parameters(self, num_groups, (gamma_initializer, beta_initializer), (scale, center))
+
+    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any) -> Any:
+        """Compute it."""
+        return F.GroupNorm(x, gamma=gamma, beta=beta, num_groups=self._num_groups, eps=self._epsilon)
+
+    def __repr__(self) -> str:
+        return f"GroupNorm({', '.join(f'{key}={value}' for key, value in self._shown.items())})"
 
 
 class Embedding(HybridBlock):
@@ -479,15 +521,13 @@ class _Conv(HybridBlock):
         return out if self.act is None else self.act(out)
 
     def __repr__(self) -> str:
-        shape = self.weight.shape or (0, 0)
-        width = shape[0] if self.transposed else shape[1]
+        shape = self.weight.shape or (0, 0)  # of what is transposed, MXNet shows the two channels the other way round
         given = self._given
-        text = f"{type(self).__name__}({width or None} -> {self._channels}, kernel_size={given['kernel']}"
+        text = f"{type(self).__name__}({shape[1] or None} -> {shape[0] or None}, kernel_size={given['kernel']}"
         text += f", stride={given['stride']}"
         count = self.dims
         text += f", padding={given['pad']}" if given["pad"] != (0,) * count else ""
         text += f", dilation={given['dilate']}" if given["dilate"] != (1,) * count else ""
-        text += f", output_padding={given['adj']}" if given.get("adj", (0,) * count) != (0,) * count else ""
         text += f", groups={given['num_group']}" if given["num_group"] != 1 else ""
         text += ", bias=False" if self.bias is None else ""
         return text + (f", {self.act}" if self.act else "") + ")"
@@ -577,6 +617,34 @@ for _dims in (1, 2, 3):
     for _word, _kind in (("Max", "max"), ("Avg", "avg")):
         _make(f"{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind)
         _make(f"Global{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, whole=True)
+
+
+class _PixelShuffle(HybridBlock):
+    """What shufflings of channels into pixels share."""
+
+    dims = 0
+
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self._factors = _tuple(factor, self.dims)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Compute it: an axis of each factor goes behind the axis that it enlarges."""
+        count = self.dims
+        x = F.reshape(x, (0, -4, -1, math.prod(self._factors), *[0] * count))
+        for place, factor in enumerate(self._factors[:-1]):
+            x = F.reshape(x, (*[0] * (2 + place), -4, factor, -1, *[0] * count))
+        order = [0, 1]
+        for place in range(count):
+            order += [2 + count + place, 2 + place]
+        return F.reshape(F.transpose(x, tuple(order)), (0, 0, *[-3] * count))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._factors[0] if self.dims == 1 else self._factors})"
+
+
+for _dims in (1, 2, 3):
+    _make(f"PixelShuffle{_dims}D", _PixelShuffle, dims=_dims)
 
 
 class ReflectionPad2D(HybridBlock):

@@ -53,7 +53,7 @@ class Parameter:
         self._allow_deferred_init = allow_deferred_init
         self._grad_req = grad_req if differentiable else "null"
         self._data: OrderedDict[Context, NDArray] | None = None
-        self._deferred: tuple[Any, list[Context], Any, NDArray | None] | None = None
+        self._deferred: tuple[Any, list[Context], NDArray | None] | None = None
         self._var: Symbol | None = None
 
     def __repr__(self) -> str:
@@ -98,8 +98,9 @@ class Parameter:
             return
         self._data = None
         contexts = [current_context()] if ctx is None else [ctx] if isinstance(ctx, Context) else list(ctx)
-        chosen = init if init is not None else self.init
-        self._deferred = (chosen, contexts, default_init or initializer.Uniform(), None)
+        own = init if init is not None else self.init
+        chosen = own if own is not None else default_init if default_init is not None else initializer.Uniform()
+        self._deferred = (chosen, contexts, None)
         if shape_is_known(self._shape):
             self._finish_deferred_init()
         elif not self._allow_deferred_init:
@@ -110,7 +111,7 @@ class Parameter:
         """Make the arrays, now that all sizes are known."""
         if self._deferred is None:
             return
-        chosen, contexts, default, elements = self._deferred
+        chosen, contexts, elements = self._deferred
         self._deferred = None
         if not shape_is_known(self._shape):
             raise AssertionError(
@@ -118,10 +119,9 @@ class Parameter:
             )
         if elements is None:
             elements = zeros(self._shape, contexts[0], self.dtype)
-            if chosen is not None:
-                initializer.create(chosen)._init_weight(self.name, elements)
-            else:
-                initializer.create(default)(self.name, elements)
+            made = initializer.create(chosen)
+            fill_weight = getattr(made, "_init_weight", made)  # whatever its name: only symbols go by that
+            fill_weight(initializer.InitDesc(self.name), elements)
         self._make(elements, contexts)
 
     def _make(self, elements: NDArray, contexts: Iterable[Context]) -> None:
@@ -205,8 +205,7 @@ class Parameter:
         if self._data is None:
             if self._deferred is None:
                 raise AssertionError(f"Parameter '{self.name}' has not been initialized")
-            chosen, contexts, default, _ = self._deferred
-            self._deferred = (chosen, contexts, default, data)
+            self._deferred = (*self._deferred[:2], data)
             return
         for array in self._data.values():
             data.copyto(array)
@@ -274,7 +273,8 @@ class Constant(Parameter):
     def __init__(self, name: str, value: Any) -> None:
         from_list = value if isinstance(value, NDArray) else np.asarray(value, dtype=np.float32)
         self.value = from_list
-        super().__init__(name, "null", from_list.shape, from_list.dtype, init=initializer.Constant(from_list))
+        kind = from_list.dtype if isinstance(value, NDArray) else from_list.dtype.type
+        super().__init__(name, "null", from_list.shape, kind, init=initializer.Constant(from_list))
 
     def __repr__(self) -> str:
         return f"Constant {self.name} (shape={self.shape}, dtype={self.dtype})"

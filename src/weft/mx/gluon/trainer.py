@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ class Trainer:
         kvstore: Any = "device",
         **_given: Any,
     ) -> None:
-        found = list(params.values()) if isinstance(params, (dict, ParameterDict)) else params
+        by_name = isinstance(params, (dict, ParameterDict))
+        found = [params[name] for name in sorted(params)] if by_name else params
         if not isinstance(found, (list, tuple)) or any(not isinstance(parameter, Parameter) for parameter in found):
             raise ValueError(
                 "First argument must be a list or dict of Parameters, got list of "
@@ -104,15 +104,14 @@ class Trainer:
                 variable = data.variable
                 assert variable is not None
                 if not variable.fresh and not ignore_stale_grad:
-                    warnings.warn(
+                    raise UserWarning(  # MXNet raises it
                         f"Gradient of Parameter `{parameter.name}` on context {data.context} has not been updated by "
                         "backward since last `step`. This could mean a bug in your model that made "
                         "it only use a subset "
                         "of the Parameters (Blocks) for this iteration. If you are intentionally only using a subset, "
                         "call step with ignore_stale_grad=True to suppress this warning and skip "
                         "updating of Parameters "
-                        "with stale gradient",
-                        stacklevel=3,
+                        "with stale gradient"
                     )
             counted = self._optimizer._counts.get(place, 0)
             for data in parameter.list_data():

@@ -30,7 +30,8 @@ def _rint(x: Tensor) -> Tensor:
 
 
 def _gamma(x: Tensor) -> Tensor:
-    reflected = math.pi / (torch.sin(math.pi * x) * torch.exp(torch.lgamma(1 - x)))
+    negative = torch.where(x > 0, -0.5, x)  # where the other branch counts, this one has no pole that spoils gradients
+    reflected = math.pi / (torch.sin(math.pi * negative) * torch.exp(torch.lgamma(1 - negative)))
     return torch.where(x > 0, torch.exp(torch.lgamma(x)), reflected)
 
 
@@ -227,8 +228,9 @@ def smooth_l1(p: Any, x: Tensor) -> Tensor:
 
 @computes("hard_sigmoid")
 def hard_sigmoid(p: Any, x: Tensor) -> Tensor:
-    """A line between 0 and 1."""
-    return torch.clamp(p.alpha * x + p.beta, 0, 1)
+    """A line between 0 and 1; at both it has no gradient any more."""
+    line = p.alpha * x + p.beta
+    return torch.where(line <= 0, 0.0, torch.where(line >= 1, 1.0, line))
 
 
 @computes("Cast", "amp_cast")

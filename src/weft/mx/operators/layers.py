@@ -114,7 +114,7 @@ def deconvolution(p: Any, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
     return TRANSPOSED[count](x, weight, *(bias or (None,)), stride, pad, adjust, p.num_group, dilate)
 
 
-@computes("Pooling", "Pooling_v1")
+@computes("Pooling", "Pooling_v1", hidden=lambda p: int(p.pool_type == "max" and hasattr(p, "layout")))
 def pooling(p: Any, x: Tensor) -> Tensor:
     """The largest, the mean or the sum of each window."""
     layout = getattr(p, "layout", None)
@@ -150,11 +150,18 @@ def _pooled(p: Any, x: Tensor, windows: tuple[Sequence[int], ...]) -> Tensor:
 def _pooled_whole(p: Any, x: Tensor) -> Tensor:
     axes = tuple(range(2, x.dim()))
     if p.pool_type == "max":
-        return torch.amax(x, dim=axes, keepdim=True)
+        return _largest(x) if x.requires_grad else torch.amax(x, dim=axes, keepdim=True)
     if p.pool_type == "avg":
         return torch.mean(x, dim=axes, keepdim=True)
     power = 1 if p.pool_type == "sum" else p.p_value or 2
     return torch.sum(torch.abs(x) ** power if power > 1 else x, dim=axes, keepdim=True) ** (1 / power)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest of each channel; of several that are as large, the first gets the gradient."""
+    lines = x.reshape(*x.shape[:2], -1)
+    found = torch.gather(lines, 2, torch.argmax(lines.detach(), dim=2, keepdim=True))
+    return found.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
 
 
 @computes("_contrib_AdaptiveAvgPooling2D")
@@ -221,7 +228,7 @@ def leaky_relu(p: Any, generator: torch.Generator | None, x: Tensor, *gamma: Ten
         slope = gamma[0] if gamma[0].dim() != 1 else gamma[0].reshape(-1, *[1] * (x.dim() - 2))
         return torch.where(x > 0, x, slope * x)
     if p.act_type == "elu":
-        return torch.where(x > 0, x, p.slope * torch.expm1(torch.minimum(x, torch.zeros_like(x))))
+        return torch.where(x > 0, x, p.slope * torch.expm1(torch.clamp(x, max=0)))
     if p.act_type == "selu":
         return functional.selu(x)
     if p.act_type == "gelu":
@@ -298,9 +305,9 @@ def _channel_sizes(count: int) -> Callable[[Any, Sizes], Sequence[Shape | None]]
     "BatchNorm_v1",
     modal=True,
     aux=(3, 4),
-    hidden=2,
+    hidden=lambda p: 0 if getattr(p, "output_mean_var", False) else 2,
     complete=_channel_sizes(4),
-    outputs=lambda p: 3 if p.output_mean_var else 1,
+    outputs=lambda p: 3 if getattr(p, "output_mean_var", False) else 1,
 )
 def batch_norm(p: Any, *arrays: Tensor) -> Any:
     """Bring each channel to mean 0 and variance 1, of the batch while training, else of what was seen then."""
@@ -340,7 +347,12 @@ def batch_norm_relu(p: Any, *arrays: Tensor) -> Any:
     return (torch.relu(found[0]), *found[1:]) if isinstance(found, tuple) else torch.relu(found)
 
 
-@computes("LayerNorm", complete=_channel_sizes(2), hidden=2, outputs=lambda p: 3 if p.output_mean_var else 1)
+@computes(
+    "LayerNorm",
+    complete=_channel_sizes(2),
+    hidden=lambda p: 0 if p.output_mean_var else 2,
+    outputs=lambda p: 3 if p.output_mean_var else 1,
+)
 def layer_norm(p: Any, x: Tensor, gamma: Tensor, beta: Tensor) -> Any:
     """Bring each line along an axis to mean 0 and variance 1."""
     axis = axes_of(x, p.axis)[0]

@@ -51,14 +51,44 @@ def _count(x: Tensor, axes: tuple[int, ...]) -> int:
     return count
 
 
+class _Extreme(torch.autograd.Function):
+    """An extreme whose whole gradient goes to each element that is one: torch divides it among them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[..., Tensor], axes: tuple[int, ...], keep: bool) -> Tensor:
+        found = function(x, dim=axes, keepdim=True)
+        ctx.save_for_backward(x == found)
+        ctx.lost = () if keep else axes
+        return found if keep else _without(found, axes)
+
+    @staticmethod
+    def backward(ctx: Any, *behind: Tensor) -> Any:
+        (hit,) = ctx.saved_tensors
+        gradient = behind[0]
+        for axis in sorted(ctx.lost):
+            gradient = gradient.unsqueeze(axis)
+        return gradient * hit, None, None, None
+
+
+def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in axes])
+
+
+def _extreme(function: Callable[..., Tensor], x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return function(x, dim=axes, keepdim=keep)
+    found: Tensor = _Extreme.apply(x, function, axes, keep)  # type: ignore[no-untyped-call]
+    return found
+
+
 REDUCTIONS: dict[str, Reduction] = {
     "sum": lambda x, axes, keep: torch.sum(x, dim=axes, keepdim=keep, dtype=x.dtype),
     "nansum": lambda x, axes, keep: torch.sum(torch.nan_to_num(x, posinf=torch.inf, neginf=-torch.inf), axes, keep),
     "mean": _mean,
     "prod": _product,
     "nanprod": lambda x, axes, keep: _product(torch.where(torch.isnan(x), 1, x), axes, keep),
-    "max": lambda x, axes, keep: torch.amax(x, dim=axes, keepdim=keep),
-    "min": lambda x, axes, keep: torch.amin(x, dim=axes, keepdim=keep),
+    "max": partial(_extreme, torch.amax),
+    "min": partial(_extreme, torch.amin),
     "_square_sum": lambda x, axes, keep: torch.sum(x * x, dim=axes, keepdim=keep),
 }
 

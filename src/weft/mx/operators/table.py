@@ -35,7 +35,7 @@ class OperatorRule:
     compute: Callable[..., Any]
     inputs: Callable[[Any], int] | None = None  # how many of the row's inputs are taken, if not all
     outputs: Callable[[Any], int] | int = 1
-    hidden: int = 0  # outputs that MXNet counts and nobody sees
+    hidden: Callable[[Any], int] | int = 0  # outputs that MXNet counts and nobody sees
     aux: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     modal: bool = False  # whether training matters
@@ -51,6 +51,10 @@ class OperatorRule:
     def output_count(self, p: Any) -> int:
         """Count the outputs that a caller sees."""
         return self.outputs if isinstance(self.outputs, int) else self.outputs(p)
+
+    def hidden_count(self, p: Any) -> int:
+        """Count the outputs that nobody sees."""
+        return self.hidden if isinstance(self.hidden, int) else self.hidden(p)
 
 
 RULES: dict[str, OperatorRule] = {}

@@ -13,8 +13,11 @@ __all__ = [
     "Group",
     "Symbol",
     "Variable",
+    "arange",
     "contrib",
+    "eye",
     "fromjson",
+    "full",
     "image",
     "linalg",
     "load",
@@ -48,6 +51,28 @@ def ones(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
     return found
 
 
+def full(shape: Any, val: float, dtype: Any = None, **given: Any) -> Symbol:
+    """One number."""
+    found: Symbol = FRONTEND.function("_full")(shape=shape, value=float(val), dtype=type_name(dtype), **given)
+    return found
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, name: str | None = None, **given: Any
+) -> Symbol:
+    """Numbers with a step between them."""
+    options = {"infer_range": given.get("infer_range", False), "dtype": type_name(given.get("dtype"))}
+    make = FRONTEND.function("_arange")
+    found: Symbol = make(start=start, stop=stop, step=step, repeat=repeat, name=name, **options)
+    return found
+
+
+def eye(N: int, M: int = 0, k: int = 0, dtype: Any = None, **given: Any) -> Symbol:
+    """1 on a diagonal."""
+    found: Symbol = FRONTEND.function("_eye")(N=N, M=M, k=k, dtype=type_name(dtype), **given)
+    return found
+
+
 def _pair_function(name: str) -> Any:
     def function(left: Any, right: Any) -> Any:
         return apply_pair(FRONTEND, PAIRS[name], left, right)
@@ -65,3 +90,7 @@ def __getattr__(name: str) -> Any:
     if name in OPERATORS:
         return FRONTEND.function(name)
     raise AttributeError(f"module 'weft.mx.sym' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for name in OPERATORS if not name.startswith("_"))})

@@ -51,6 +51,10 @@ class SymbolNode:
         """Count its outputs."""
         return 1 if self.row is None else self.row.rule.output_count(self.p)
 
+    def hidden_count(self) -> int:
+        """Count what MXNet keeps of it for its gradient, which counts as outputs in files."""
+        return 0 if self.row is None else self.row.rule.hidden_count(self.p)
+
     def output_names(self) -> list[str]:
         """The names of its outputs."""
         if self.row is None:
@@ -267,6 +271,10 @@ class Symbol:
         found = self._infer(given)
         return {node.name: kind[0] for (node, _), kind in found.items() if node.row is None}
 
+    def infer_node_sizes(self, given: Mapping[str, Any]) -> dict[Entry, Shape]:
+        """The sizes of all variables and outputs of nodes that follow from those of some variables."""
+        return {entry: kind[0] for entry, kind in self._infer(given).items()}
+
     def infer_type(self, *args: Any, **given: Any) -> Any:
         """The element types of arguments, outputs and auxiliary states: those of the first that is known."""
         known = [dtype for dtype in (*args, *given.values()) if dtype is not None]
@@ -312,9 +320,9 @@ class Symbol:
             entry: dict[str, Any] = {"op": "null" if node.row is None else node.row.name, "name": node.name}
             if texts:
                 entry["attrs"] = dict(sorted(texts.items()))
-            entry["inputs"] = [[numbers[source], place, 2 if source in aux else 0] for source, place in node.inputs]
+            entry["inputs"] = [[numbers[source], place, 1 if source in aux else 0] for source, place in node.inputs]
             described.append(entry)
-            rows.append(rows[-1] + node.output_count() + (node.row.rule.hidden if node.row is not None else 0))
+            rows.append(rows[-1] + node.output_count() + node.hidden_count())
         graph = {
             "nodes": described,
             "arg_nodes": [numbers[node] for node in nodes if node.row is None],
@@ -498,16 +506,26 @@ HINTS = {
 }
 
 
+# What MXNet notes of variables that it makes itself: how they begin.
+BEGINNINGS = {
+    "moving_mean": '["zero", {}]',
+    "moving_var": '["one", {}]',
+    "gamma of LeakyReLU": '["Constant", {"value": 0.25}]',
+}
+
+
 def compose(
     row: Operator, inputs: Sequence[Symbol | None], given: Mapping[str, Any], _out: Any, name: str | None
 ) -> Symbol:
     """A symbol of an operator; a variable stands for each input that is missing."""
     attributes = given.get("__attr__")
-    texts = {key: str(value) for key, value in given.items() if key != "__attr__"}
+    called = given.get("__called__")
+    texts = {key: str(value) for key, value in given.items() if key not in ("__attr__", "__called__")}
     if row.variadic and row.counter in row.parameters and row.counter not in texts:
         texts[row.counter] = str(len(inputs))
     _ = row.values(texts)
-    hint = HINTS.get(row.name, row.name.lower())
+    # MXNet names what has no name after the function that was called, of which an operator may have several.
+    hint = HINTS.get(row.name, row.name.lower()) if called is None or called.startswith("_") else called.lower()
     for prefix in ("_contrib_", "_linalg_", "_image_"):
         hint = hint.removeprefix(prefix)
     node = SymbolNode(row, naming.managers[-1].get(name, hint), texts)
@@ -523,6 +541,9 @@ def compose(
             if made is None:
                 made = var(f"{node.name}_{label}")
                 made.entries[0][0].attributes = {**node.texts, **node.attributes}  # as MXNet's JSON shows it
+                begins = BEGINNINGS.get(label) or BEGINNINGS.get(f"{label} of {row.name}")
+                if begins is not None:
+                    made.entries[0][0].attributes["__init__"] = begins
             node.inputs.append(made.entries[0])
     return Symbol([(node, place) for place in range(node.output_count())])
 
@@ -574,7 +595,7 @@ def _read_graph(graph: Any) -> Symbol:
         made.append(node)
     heads = [(made[int(head[0])], int(head[1])) for head in graph["heads"]]
     for source, output in (*heads, *(entry for node in made for entry in node.inputs)):
-        if not 0 <= output < source.output_count() + (0 if source.row is None else source.row.rule.hidden):
+        if not 0 <= output < source.output_count() + source.hidden_count():
             raise MXNetError(f"node {source.name} of a symbol has no output {output}")
     return Symbol(heads)
 

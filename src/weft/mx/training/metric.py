@@ -102,7 +102,7 @@ class EvalMetric:
 
     def get(self) -> Any:
         """The name and the figure; nan before anything was seen."""
-        return self.name, self._value() if self.num_inst else float("nan")
+        return self.name, float(self._value()) if self.num_inst else float("nan")
 
     get_global = get
 
