@@ -129,3 +129,36 @@ def test_recurrent_layers_that_train_see_batches_of_every_size(options: dict[str
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
         with torch.no_grad():
             torch.testing.assert_close(ours(x), eager(x), rtol=1e-5, atol=1e-5)
+
+
+def test_images_of_all_sizes_and_layouts() -> None:
+    eager = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    ours = weft.hybridize(copy.deepcopy(eager), whole=False)
+    for turn, (count, size) in enumerate(((2, 8), (2, 8), (3, 9), (1, 7), (4, 6), (2, 10), (1, 12), (3, 5))):
+        torch.manual_seed(turn)
+        x = torch.randn(count, 3, size, size)
+        if turn % 3 == 1:
+            x = x.to(memory_format=torch.channels_last)
+        if turn % 3 == 2:
+            x = torch.randn(count, size, size, 3).permute(0, 3, 1, 2)
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-4, atol=1e-5, check_stride=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_mistake_while_sizes_are_compiled_is_told_once_and_exact_programs_go_on(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = weft.hybridize(nn.Linear(4, 2), whole=whole)
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise ValueError("made for this test")
+
+    net(torch.ones(2, 4))
+    monkeypatch.setattr("weft.compile.pipeline._compile_varying", fails)
+    if whole:
+        with pytest.raises(weft.errors.InternalError, match="made for this test"):
+            net(torch.ones(3, 4))
+        return
+    with pytest.warns(UserWarning, match="made for this test"):
+        assert net(torch.ones(3, 4)).shape == (3, 2)
+    assert [net(torch.ones(count, 4)).shape[0] for count in (5, 3, 7)] == [5, 3, 7]

@@ -404,7 +404,14 @@ class Hybrid:
             is_close=found is not None,
         )
         with self.lock:
-            return self.varying.learn(key, call.leaves, request) or found
+            try:
+                return self.varying.learn(key, call.leaves, request) or found
+            except InternalError as error:
+                if self.options.refuses():
+                    raise
+                warnings.warn(f"weft: {self.name} has no program for its sizes: {error}", stacklevel=user_stack_level())
+                self.varying.give_up(key)
+                return found
 
     def _is_wasteful(self, found: VaryingProgram, leaves: list[Any]) -> bool:
         """Whether calls of such sizes get a program of smaller ones, as they have cost, or will cost, too much."""
@@ -468,7 +475,7 @@ class Hybrid:
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
-            return traced, self._guarded(traced, self._compiled(traced), self._state(*roots))
+            return traced, self._guarded(traced, self._compile(traced), self._state(*roots))
 
     def _guarded(self, traced: Traced, program: Program, state: PythonState) -> Guarded[Program]:
         found = Guarded(traced, program, state, self._touched)
@@ -538,10 +545,23 @@ class Hybrid:
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
-        program = self._compiled(traced)
+        program = self._compile(traced)
         if runs:
             program.pack_ahead(traced)
         return self._guarded(traced, program, self._state(*roots))
+
+    def _compile(self, traced: Traced) -> Program:
+        """Compile what was traced; what goes wrong in that is no fault of the function's."""
+        try:
+            return self._compiled(traced)
+        except (WeftError, MemoryError, OSError):
+            raise
+        except Exception as error:
+            raise InternalError(
+                f"compiling {self.name} failed with {type(error).__name__}: {error}",
+                why="this is a mistake in Weft, not in your program, which runs imperatively",
+                fix="please report it",
+            ) from error
 
     def _compiled(self, traced: Traced) -> Program:
         return Program(replace(traced, precision=self.options.precision), self.lock, kept=self.segments)

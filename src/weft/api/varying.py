@@ -365,6 +365,10 @@ class VaryingPrograms:
         kind.varying = _without(_with(_differing(kind, shapes), declared.free), kind.fixed)
         return kind, shapes
 
+    def give_up(self, key: Key) -> None:
+        """Make no more programs for calls of this kind, whatever their sizes."""
+        self._kinds[without_numbers(key)].is_refused = True
+
     def _refuse(self, kind: _Kind, reason: str) -> None:
         if len(kind.seen) == 1:
             return  # what was declared is not all that varies: the next call tells more

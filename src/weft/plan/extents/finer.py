@@ -32,15 +32,24 @@ def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
 def in_lines(kernel: Kernel, lines: Sequence[tuple[int, int]]) -> Kernel:
     """Give the same kernel with some dimensions as two each: lines of so many places, one behind the other.
 
-    What varies inside of lines can then end there.
+    What varies inside of lines can then end there. Lines of lines are three dimensions, and so on.
     """
-    for axis, line in reversed(lines):  # the last dimension first, so that numbers of those before stay
-        if isinstance(kernel, LoopKernel) and not kernel.schedule.transposed:
-            kernel = _loop_in_lines(kernel, axis, line)
-        elif isinstance(kernel, RowKernel) and axis < len(kernel.outer_rows):
-            kernel = _rows_in_lines(kernel, axis, line)
-        elif isinstance(kernel, GemmKernel) and axis == len(kernel.batch) == 0:
-            kernel = _product_in_lines(kernel, line)
+    for axis in sorted({axis for axis, _ in lines}, reverse=True):  # so that numbers of those before stay
+        place, longer = axis, 0
+        for line in sorted((line for other, line in lines if other == axis), reverse=True):
+            found = kernel if longer % line else _split_at(kernel, place, line)
+            if found is not kernel:
+                kernel, place, longer = found, place + 1, line
+    return kernel
+
+
+def _split_at(kernel: Kernel, axis: int, line: int) -> Kernel:
+    if isinstance(kernel, LoopKernel) and not kernel.schedule.transposed:
+        return _loop_in_lines(kernel, axis, line)
+    if isinstance(kernel, RowKernel) and axis < len(kernel.outer_rows):
+        return _rows_in_lines(kernel, axis, line)
+    if isinstance(kernel, GemmKernel) and axis == len(kernel.batch) == 0:
+        return _product_in_lines(kernel, line)
     return kernel
 
 
