@@ -50,7 +50,7 @@ def test_a_row_of_words_says_all_of_a_move() -> None:
     assert row[MoveWord.SLOT] == 3
     assert row[MoveWord.BYTES] == 24
     assert row[MoveWord.COUNTS : MoveWord.COUNTS + MOVED_DIMENSIONS] == (1, 1, 1, 5)
-    assert list(table_of_moves([row], [])) == [1, 0, *row]
+    assert list(table_of_moves([row], [], 5)) == [1, 0, 5, *row]
 
 
 def test_dimensions_that_all_lie_apart_are_not_moved_natively() -> None:

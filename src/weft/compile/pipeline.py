@@ -272,7 +272,7 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
     varying = question.varying
     if varying is not None:
         roots = dict(zip(graph.roots(), lifted.roots(), strict=True))
-        varying = VaryingSizes(varying.holders, {roots[value]: within for value, within in varying.within.items()})
+        varying = replace(varying, within={roots[value]: within for value, within in varying.within.items()})
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose, varying)
     draft = planner.draft(lifted)
     if ahead is not None and not forward:

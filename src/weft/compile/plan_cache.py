@@ -141,7 +141,10 @@ def _varying_text(question: Question, position: Mapping[Value, int]) -> str:
         return [[(one.largest, names.get(one.size) if one.size else None) for one in factors] for factors in within]
 
     held = sorted((position[value], names[size]) for value, size in varying.holders.items())
-    return repr((held, sorted((position[value], named(within)) for value, within in varying.within.items())))
+    places = (
+        (position[value], named(within)) for some in (varying.within, varying.inputs) for value, within in some.items()
+    )
+    return repr((held, len(varying.within), [*places]))
 
 
 @cache

@@ -10,10 +10,11 @@ from weft.compile.lifted_sizes import at_sizes, lifted_for_all_sizes
 from weft.compile.precision import lowered
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
+from weft.ir.types import TensorType
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.growing import growing_inputs
-from weft.passes.within import UnboundedError, Within, any_varies, has_extents
+from weft.passes.within import UnboundedError, Within, any_varies, has_extents, prefix
 from weft.passes.work import work_of
 from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
@@ -66,7 +67,7 @@ class VaryingCompiler:
         within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
         now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
         ends = [now[value] for value in forward]
-        varying = VaryingSizes(found.sizes, within)
+        varying = VaryingSizes(found.sizes, within, _within_inputs(graph, inputs, given | tangents))
         compiled = self._compile(found.graph, lasting, trusted=trusted, forward=ends, varying=varying)
         compiled.of_operators = False
         pairs = zip(graph.roots(), lifted.roots(), strict=True)
@@ -104,6 +105,16 @@ class VaryingCompiler:
         self._given[graph] = {value: self._within[source] for value, source in pairs if source in self._kept}
         pairs = zip(graph.inputs[len(saved) :], roots, strict=True)
         self._tangents[graph] = {value: self._within[root] for value, root in pairs if any_varies(self._within[root])}
+
+
+def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Value, Within]) -> dict[Value, Within]:
+    """What counts of the inputs of a graph of the largest sizes."""
+    kinds = ((value, value.type) for value in graph.inputs)
+    return {
+        now[value]: known[value] if value in known else tuple(map(prefix, kind.shape))
+        for value, kind in kinds
+        if isinstance(kind, TensorType) and has_extents(kind)
+    }
 
 
 def _given_sizes(graph: Graph, sizes: dict[Value, Any]) -> tuple[SizePlace, ...]:

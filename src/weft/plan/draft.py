@@ -8,12 +8,11 @@ from math import inf
 
 import torch
 
-from weft.ir.extents import Polynomial
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
-from weft.plan.extents.needed import with_needed_tiles
-from weft.plan.extents.parts import Parts, VaryingSizes, parts_of
-from weft.plan.form.plan import Plan
+from weft.plan.extents.needed import VaryingBuffers, with_needed_tiles
+from weft.plan.extents.parts import VaryingSizes, parts_of
+from weft.plan.form.plan import BufferKind, Plan
 from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import Fused, fuse
 from weft.plan.fuse.fusion import tensor_type
@@ -41,12 +40,15 @@ def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequ
     )
 
 
+KINDS: tuple[BufferKind, ...] = ("input", "output", "constant")
+
+
 def _varying_buffers(
     region: Region, fused: Fused, varying: VaryingSizes, users: Mapping[Value, Sequence[Value]]
-) -> tuple[dict[int, Polynomial], dict[int, Parts], frozenset[int]]:
-    """The buffers that hold sizes, what counts of outputs that are results alone, and the buffers of positions."""
-    kinds = {kind: dict(fused.plan.of_kind(kind)) for kind in ("input", "constant")}
-    inputs = {buffer.index: number for number, buffer in kinds["input"].items()}
+) -> VaryingBuffers:
+    """What varies of the buffers of a region's plan."""
+    numbers = {kind: {buffer.index: number for number, buffer in fused.plan.of_kind(kind)} for kind in KINDS}
+    inputs = numbers["input"]
     sizes = {
         inputs[index]: varying.holders[value] for index, value in enumerate(region.inputs) if value in varying.holders
     }
@@ -56,9 +58,16 @@ def _varying_buffers(
         is_place = not tensor_type(value).dtype.is_floating_point
         if value in varying.within and not is_place and inside.issuperset(users[value]):
             item = tensor_type(value).dtype.itemsize
-            wanted[index] = parts_of([step * item for step in strides], varying.within[value])
-    ramps = frozenset(number for number, buffer in kinds["constant"].items() if is_ramp(fused.constants[buffer.index]))
-    return sizes, wanted, ramps
+            wanted[numbers["output"][index]] = parts_of([step * item for step in strides], varying.within[value])
+    given = {}
+    for index, value in enumerate(region.inputs):
+        if value in varying.inputs:
+            kind = tensor_type(value)
+            given[inputs[index]] = parts_of(
+                [step * kind.dtype.itemsize for step in kind.strides], varying.inputs[value]
+            )
+    ramps = frozenset(number for index, number in numbers["constant"].items() if is_ramp(fused.constants[index]))
+    return VaryingBuffers(sizes, wanted, given, ramps)
 
 
 def is_ramp(tensor: torch.Tensor) -> bool:
@@ -237,6 +246,6 @@ class Planner:
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             plan = write_over_operands(plan, self.lanes, self.target)
             if self.varying is not None:
-                plan = with_needed_tiles(plan, *_varying_buffers(region, fused, self.varying, users))
+                plan = with_needed_tiles(plan, _varying_buffers(region, fused, self.varying, users))
             regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
         return Draft(compiled, tuple(regions))

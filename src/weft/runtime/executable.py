@@ -101,6 +101,7 @@ class NativeExecutable:
         self._changing = [index for index in range(counts["input"]) if index not in self.lasting]
         self._program: ctypes.Array[ctypes.c_uint64] | None = None
         self._trial: LaneTrialWords | None = None
+        self._described: dict[int, tuple[ctypes.Array[ctypes.c_uint64], LaneTrialWords]] = {}  # by how much is computed
         if len(plan.lanes) > 1:
             plain = description_of(plan, self.lasting) if self._clocked else description
             self._trial = LaneTrialWords(plain, len(plan.lanes), alone=plan.alone)
@@ -135,6 +136,18 @@ class NativeExecutable:
     def lane_choice(self) -> LaneChoice | None:
         """What the clock has decided of lanes and one lane."""
         return None if self._trial is None else self._trial.choice
+
+    def description_for(self, magnitude: int) -> int:
+        """Describe lanes for calls that compute about so much, which try lanes for themselves; 0 without lanes."""
+        if self._program is None:
+            return 0
+        if magnitude not in self._described:
+            plan = self.plan
+            text = f"{description_of(plan, self.lasting)} {magnitude}"
+            trial = LaneTrialWords(text, len(plan.lanes), alone=plan.alone)
+            # Two threads may make it at once: one is kept, and nobody has seen the other.
+            self._described.setdefault(magnitude, (_program(plan, self._library, trial), trial))
+        return ctypes.addressof(self._described[magnitude][0])
 
     def run_moved(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: BlockPool, moves: int

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from weft.codegen.calls.region_call import LINE, MOVED_DIMENSIONS
+from weft.plan.form.plan import BufferKind
 from weft.runtime.arena import block_pool
 from weft.runtime.built_in import table_of
 from weft.runtime.executable import NativeExecutable
@@ -29,6 +30,13 @@ class LargePlace:
     slot: int
     offset: int
     cleared: int = 0
+
+    tight: bool = False
+    """Whether code touches nothing beyond the tensor: it needs no larger memory where it lies as it would there."""
+
+    def is_there(self, steps: Sequence[Step]) -> bool:
+        """Whether a tensor can be where it is."""
+        return self.tight and all(large == own for count, large, own in steps if count > 1)
 
     def move(self, steps: Sequence[Step], item: int) -> tuple[int, ...] | None:
         """The words of a move; None where a tensor has too many dimensions that lie apart."""
@@ -74,9 +82,11 @@ def places_behind(frame_bytes: int, sizes: Sequence[int]) -> tuple[list[int], in
     return found, end
 
 
-def table_of_moves(before: Sequence[tuple[int, ...]], behind: Sequence[tuple[int, ...]]) -> ctypes.Array[Any]:
-    """Put moves in memory: how many there are, then their words."""
-    return table_of([(len(before), len(behind)), *before, *behind])
+def table_of_moves(
+    before: Sequence[tuple[int, ...]], behind: Sequence[tuple[int, ...]], description: int = 0
+) -> ctypes.Array[Any]:
+    """Put moves in memory: how many there are, where lanes are described, then their words."""
+    return table_of([(len(before), len(behind), description), *before, *behind])
 
 
 class MovedCode:
@@ -88,6 +98,8 @@ class MovedCode:
         self._pick = itemgetter(*order) if len(order) > 1 else lambda given: [given[place] for place in order]
         self.kinds = tuple(kinds)
         self._pool = block_pool(executable.frame_bytes)
+        buffers = (executable.plan.buffers[number] for number in executable.plan.tight)
+        self._tight = {(buffer.kind, buffer.index) for buffer in buffers}
 
     def place(
         self, inputs: Mapping[int, int], cleared: Collection[int], outputs: Sequence[int]
@@ -103,19 +115,30 @@ class MovedCode:
         offsets, end = places_behind(self._executable.frame_bytes, sizes)
         self._pool = block_pool(end)
         before = {
-            index: LargePlace(slot or 0, offset, size if index in cleared else 0)
+            index: LargePlace(slot or 0, offset, size if index in cleared else 0, self.is_tight("input", index))
             for (index, size), slot, offset in zip(inputs.items(), slots, offsets, strict=False)
         }
         rest = zip(outputs, offsets[len(inputs) :], strict=True)
-        return before, {index: LargePlace(self._executable.output_slot(index), offset) for index, offset in rest}
+        return before, {
+            index: LargePlace(self._executable.output_slot(index), offset, tight=self.is_tight("output", index))
+            for index, offset in rest
+        }
+
+    def is_tight(self, kind: BufferKind, index: int) -> bool:
+        """Whether nothing of an input or output is touched beyond the sizes of a call."""
+        return (kind, index) in self._tight
 
     def moves(
-        self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None]
+        self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None], work: int
     ) -> tuple[int, object] | None:
-        """Put moves where native code reads them, at an address in what is to be kept; None where one has no words."""
+        """Put moves where native code reads them, at an address in what is to be kept; None where one has no words.
+
+        What a call computes says with which others it shares the choice between lanes and one lane.
+        """
         if None in before or None in behind:
             return None
-        table = table_of_moves([move for move in before if move], [move for move in behind if move])
+        description = self._executable.description_for(work.bit_length())
+        table = table_of_moves([move for move in before if move], [move for move in behind if move], description)
         return ctypes.addressof(table), table
 
     def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: int) -> bool:

@@ -382,14 +382,17 @@ class VaryingExecutable:
         code = self._code
         if code is None:
             return call
-        before = [place.move(one.steps(sizes), one.item) for one, place in self._moved]
+        inwards = [(place, one.steps(sizes), one.item) for one, place in self._moved]
+        before = [place.move(steps, item) for place, steps, item in inwards if not place.is_there(steps)]
         behind, kinds = [], list(code.kinds)
         for place, (part, large) in self._taken.items():
             kind = code.kinds[place]
             shape, strides, _ = part.taker(sizes)
             kinds[place] = OutputType(shape, strides, kind.dtype)
-            behind.append(large.move(part.steps(kind, sizes), kind.dtype.itemsize))
-        moves = code.moves(before, behind)
+            steps = part.steps(kind, sizes)
+            if not large.is_there(steps):
+                behind.append(large.move(steps, kind.dtype.itemsize))
+        moves = code.moves(before, behind, max(_value(self.work, sizes), 1))
         return call if moves is None else replace(call, answers=NewTensors(kinds), moves=moves[0], tables=moves[1])
 
 

@@ -251,18 +251,21 @@ class NativeCall:
         (passes,) = f.either(asks, ask, lambda: (same,))
         return passes
 
-    def run(self, frame: Register, program: CallWord = CallWord.PROGRAM, function: CallWord = CallWord.RUN) -> None:
+    def run(
+        self, frame: Register, program: CallWord | Register = CallWord.PROGRAM, function: CallWord = CallWord.RUN
+    ) -> None:
         """Run a program in a frame, without Python's lock."""
         thread = self.release_lock()
         self.run_without_lock(frame, program, function)
         self.take_lock(thread)
 
     def run_without_lock(
-        self, frame: Register, program: CallWord = CallWord.PROGRAM, function: CallWord = CallWord.RUN
+        self, frame: Register, program: CallWord | Register = CallWord.PROGRAM, function: CallWord = CallWord.RUN
     ) -> None:
         """Run a program in a frame; Python's lock is somebody else's."""
         f = self.f
-        f.store(self.word("ptr", program), f.offset(frame, "i8", PROGRAM_OFFSET))
+        description = program if isinstance(program, Register) else self.word("ptr", program)
+        f.store(description, f.offset(frame, "i8", PROGRAM_OFFSET))
         f.store(self.word("ptr", CallWord.CREW), f.offset(frame, "i8", WORKERS_OFFSET))
         f.emit_void(f"call void {self.word('ptr', function).name}({frame})")
 

@@ -6,7 +6,8 @@ tensors into the frame, runs the program without the interpreter's lock, and giv
 expected it has done nothing and gives False.
 
 A fourth argument is the address of moves, for a program that is made for larger tensors: of how many come before the
-program and how many behind it, then the words of each (MoveWord). A move copies a tensor to the beginning of larger
+program and how many behind it, which description of the program's lanes is for calls of these sizes, or 0, and then the
+words of each (MoveWord). A move copies a tensor to the beginning of larger
 memory behind the frame, where the program finds it, or out of such memory, where the program has put it.
 """
 
@@ -76,7 +77,7 @@ class _RegionCall(NativeCall):
         given = self.word("i64", CallWord.OUTPUT_COUNT)
         self.fetch(outputs, CallWord.OUTPUTS, given, table)
         self.copy_lasting(f.offset(table, "ptr", given))
-        moves, before, behind = self._moves()
+        moves, before, behind, description = self._moves()
         first = f.offset(frame, "i8", TABLE_OFFSET)
         with f.loop(0, before) as loop:
             self._move(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)), inwards=True)
@@ -84,7 +85,8 @@ class _RegionCall(NativeCall):
         with f.loop(0, behind) as loop:
             self._redirect(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)))
         self.require(self.passes_checks(frame))
-        self.run(frame)
+        own = f.compare("icmp ne", description, NULL)
+        self.run(frame, f.select(own, description, self.word("ptr", CallWord.PROGRAM)))
         with f.loop(0, behind) as loop:
             self._move(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)), inwards=False)
         f.store(self.constant_object(CallWord.NONE), self._result)
@@ -94,20 +96,20 @@ class _RegionCall(NativeCall):
         f.branch(end)
         f.begin_block(end)
 
-    def _moves(self) -> tuple[Register, Register, Register]:
-        """Give where moves are, and how many come before the program and behind it."""
+    def _moves(self) -> tuple[Register, Register, Register, Register]:
+        """Give where moves are, how many come before the program and behind it, and the description of its lanes."""
         f, none = self.f, self.f.integer(0)
 
         def given() -> tuple[Register, ...]:
             number = f.load("ptr", f.offset(self._arguments, "ptr", 3))
             table = f.emit("ptr", f"call ptr {self.word('ptr', CallWord.AS_ADDRESS).name}({number})")
             before, behind = (f.load("i64", f.offset(table, "i64", place)) for place in (0, 1))
-            return f.offset(table, "i64", 2), before, behind
+            return f.offset(table, "i64", 3), before, behind, f.load("ptr", f.offset(table, "i64", 2))
 
-        moves, before, behind = f.either(
-            f.compare("icmp sgt", self._count, f.integer(3)), given, lambda: (NULL, none, none)
+        moves, before, behind, description = f.either(
+            f.compare("icmp sgt", self._count, f.integer(3)), given, lambda: (NULL, none, none, NULL)
         )
-        return moves, before, behind
+        return moves, before, behind, description
 
     def _redirect(self, frame: Register, table: Register, move: Register) -> tuple[Register, Register]:
         """Let the program find larger memory in the place of a tensor; gives both."""

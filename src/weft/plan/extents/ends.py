@@ -156,9 +156,8 @@ class CallEnds:
                 found.add((size, times))
         return found
 
-    def parts(self, read: int, ends: Ends) -> Parts:
-        """What is needed of an argument that is read, by where loops end."""
-        number = len(self.call.writes) + read
+    def parts(self, number: int, ends: Ends) -> Parts:
+        """What is touched of an argument, by where loops end."""
         counts, steps = self.axes or ((), ())
         own, begin = steps[number] if steps else None, self._begins[number] if self._begins else None
         found: Parts = {}

@@ -16,16 +16,33 @@ from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import RowKernel
 
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
+SHARES, ATTENTION_ROWS = 16, 32  # tiles of a loop, and rows of one of an attention, that lanes share at small sizes too
 LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
 
 
 def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
     """Give the same kernel with loops that end where the caller says, in tiles of some rows for lanes to share."""
     if isinstance(kernel, LoopKernel):
-        return replace(kernel, ends=dimensions)
-    if isinstance(kernel, RowKernel | PackKernel | AttentionKernel):
-        return replace(kernel, ends=dimensions)
-    assert isinstance(kernel, GemmKernel)
+        step, schedule = kernel.schedule.lanes * kernel.schedule.unroll, kernel.schedule
+        wanted = max(LOOP_TILE, prod(kernel.sizes) // SHARES)
+        if kernel.rows == 1:
+            across = min(schedule.column_tile, -(-wanted // step) * step)
+            return replace(kernel, ends=dimensions, schedule=replace(schedule, column_tile=across))
+        down = schedule.row_tile if schedule.transposed else max(1, wanted // schedule.column_tile)
+        return replace(kernel, ends=dimensions, schedule=replace(schedule, row_tile=min(schedule.row_tile, down)))
+    if isinstance(kernel, RowKernel):
+        wanted = max(ROW_TILE, prod((*kernel.expression.rows, *kernel.expression.columns)) // SHARES)
+        down = max(1, wanted // (prod(kernel.expression.columns) * kernel.schedule.lane_tile))
+        fewer = replace(kernel.schedule, row_tile=min(kernel.schedule.row_tile, down))
+        return replace(kernel, ends=dimensions, schedule=fewer)
+    if isinstance(kernel, AttentionKernel):
+        block = min(kernel.schedule.row_block, ATTENTION_ROWS)
+        return replace(kernel, ends=dimensions, schedule=replace(kernel.schedule, row_block=block))
+    if isinstance(kernel, GemmKernel):
+        rows_end = len(kernel.batch) in dimensions
+        found = _finer_product(kernel, 0, kernel.schedule.block_rows) if rows_end else kernel
+        return replace(found, ends=dimensions)
+    assert isinstance(kernel, PackKernel)
     return replace(kernel, ends=dimensions)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -23,6 +23,7 @@ from weft.plan.extents.ends import CallEnds, Ends, Nothing, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden
 from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
+from weft.plan.extents.tight import tight_buffers
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
 from weft.plan.kernels.gemm import GemmKernel
 
@@ -31,26 +32,35 @@ MOST_UNITS = 256  # ranges of tiles of a call that are told apart
 LEAST_ROWS, LEAST_BLOCK = 32, 4  # rows of a product whose blocks decide for all, and of these
 
 
-def with_needed_tiles(
-    plan: Plan, sizes: Mapping[int, Polynomial], wanted: Mapping[int, Parts], ramps: frozenset[int]
-) -> Plan:
-    """Say of each call of a plan which tiles it needs.
+@dataclass(frozen=True, slots=True)
+class VaryingBuffers:
+    """What varies of the buffers of a plan, by their numbers.
 
-    `sizes` are the buffers that hold a size as an i32, `wanted` says what counts of outputs, `ramps` are buffers of the
-    numbers 0, 1, 2 and so on.
+    `sizes` hold a size as an i32, `wanted` says what counts of outputs that are results alone, `given` what there is of
+    inputs; `ramps` have the numbers 0, 1, 2 and so on.
     """
-    return replace(plan, calls=tuple(_Needs(plan, sizes, wanted, ramps).found())) if sizes and wanted else plan
+
+    sizes: Mapping[int, Polynomial]
+    wanted: Mapping[int, Parts]
+    given: Mapping[int, Parts]
+    ramps: frozenset[int]
+
+
+def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> Plan:
+    """Say of each call of a plan which tiles it needs and where its loops end."""
+    if not varying.sizes or not (varying.wanted or varying.given):
+        return plan
+    found = replace(plan, calls=tuple(_Needs(plan, varying).found()))
+    return replace(found, tight=tight_buffers(found, varying.sizes, {**varying.wanted, **varying.given}))
 
 
 class _Needs:
     """Goes through calls from the last to the first, and collects what is needed of each buffer."""
 
-    def __init__(
-        self, plan: Plan, sizes: Mapping[int, Polynomial], wanted: Mapping[int, Parts], ramps: frozenset[int]
-    ) -> None:
+    def __init__(self, plan: Plan, varying: VaryingBuffers) -> None:
         self.plan = plan
-        self.sizes = sizes
-        self.ramps = ramps
+        self.sizes = sizes = varying.sizes
+        self.ramps = varying.ramps
         # Of all kernels alike, and a power of two as most lines are: where tiles of one end inside of another's, ever
         # more rows are needed from call to call.
         heights = [
@@ -61,7 +71,7 @@ class _Needs:
         self.block = max(LEAST_BLOCK, 1 << (min(heights, default=LEAST_BLOCK).bit_length() - 1))
         self.holders = {size: buffer for buffer, size in sizes.items()}
         self.needed: dict[int, Parts] = {
-            number: dict(wanted.get(buffer.index, {})) for number, buffer in plan.of_kind("output")
+            number: dict(varying.wanted.get(number, {})) for number, _ in plan.of_kind("output")
         }
         self.packed: dict[int, Ends] = {}  # where panels of packed operands are read to
         self.nothing = self._nothing()
@@ -157,7 +167,7 @@ class _Needs:
         for number, place in enumerate(call.reads):
             if own[number]:
                 parts = {} if units is None or axes is None else self._parts_read(call, units, least, axes, number)
-                for one in (*hidden.get(number, ()), *ending.parts(number, ends).values()):
+                for one in (*hidden.get(number, ()), *ending.parts(len(call.writes) + number, ends).values()):
                     before = parts.get(one.key)
                     parts[one.key] = one if before is None else replace(one, least=np.maximum(one.least, before.least))
                 self._add(place.buffer, parts)

@@ -8,7 +8,7 @@ the positions is asked of the box.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -43,10 +43,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VaryingSizes:
-    """What varies of a Graph of the largest sizes: the inputs that hold a size, and what counts of its roots."""
+    """What varies of a Graph of the largest sizes: the inputs that hold a size, what counts of its roots and inputs."""
 
     holders: Mapping[Value, Polynomial]
     within: Mapping[Value, Within]
+    inputs: Mapping[Value, Within] = field(default_factory=dict)
 
 
 Parts = dict[tuple[int, int, Polynomial], Part]

@@ -108,7 +108,7 @@ class Plan:
     `packing` are the calls that fill the packed buffers: they run when a weight has changed, before everything else.
     `checks` read inputs and constants alone, and write nothing: they run at each call, before all others, and if one of
     them finds an index out of range nothing else runs. Where a plan with lanes is `alone`, one lane is done sooner by
-    estimate: calls begin so, and the clock decides.
+    estimate: calls begin so, and the clock decides. Of `tight` buffers nothing is touched beyond the sizes of a call.
     """
 
     buffers: tuple[Buffer, ...]
@@ -119,6 +119,7 @@ class Plan:
     arena_bytes: int = 0
     offsets: tuple[int, ...] = ()
     alone: bool = False
+    tight: tuple[int, ...] = ()
 
     def of_kind(self, kind: BufferKind) -> Iterator[tuple[int, Buffer]]:
         """The buffers of one kind, with their numbers in the plan."""

@@ -25,7 +25,8 @@ def borrow_outputs(plan: Plan, early: Early | None = None, *, least: int = LEAST
 
     `early` is as for weft.plan.memory.arena.place.
     """
-    outputs = [number for number, buffer in plan.of_kind("output") if buffer.bytes >= least]
+    tight = {*plan.tight}  # which may be smaller in a call
+    outputs = [number for number, buffer in plan.of_kind("output") if buffer.bytes >= least and number not in tight]
     if not outputs or not any(buffer.bytes >= least for _, buffer in plan.of_kind("arena")):
         return plan
     hosts = _Hosts(plan, outputs, early)

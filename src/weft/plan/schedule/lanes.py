@@ -37,7 +37,7 @@ MOST_WORK = 2200  # calls times lanes, after which no further way is tried
 # Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another one
 # that fits before it; so many of the calls that could start are looked at.
 LEAST_IDLE, MOST_LOOKED_AT = 8, 6
-TURNS = 4  # parts for each lane of a call of which not all tiles are always needed
+TURNS = 8  # parts for each lane of a call of which not all tiles are always needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class _Scheduler:
     def _mixed(self, call: int, shares: list[Share]) -> list[Share]:
         """Give lanes several parts of a call in turn where calls of small sizes need its first tiles alone."""
         plan = self.table.footprints.plan
-        if len(shares) < 2 or plan.calls[call].needed is None:
+        if len(shares) < 2 or (plan.calls[call].needed is None and not plan.calls[call].ends):
             return shares
         lanes = [lane for lane, _, _ in shares]
         turns = min(TURNS, self.costs.tiles[call] // len(lanes))
