@@ -37,6 +37,8 @@ def table(told: dict[str, Any], name: str) -> str:
     words = WORDS[name]
     lines = [words["head"], "|---|---|---|"]
     for claim, shown in words["promises"].items():
+        if claim not in told["claims"]:
+            continue  # measured before there was the claim
         chapter, here, holds = told["claims"][claim]
         then, now = shown["chapter"].format(chapter=chapter), shown["here"].format(here=here)
         lines.append(f"| {shown['sentence']} | {then} | {f'**{now}**' if holds else f'{here} ✗'} |")

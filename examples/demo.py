@@ -70,13 +70,24 @@ def compare(name: str, net: nn.Module, x: torch.Tensor) -> None:
     with torch.no_grad():
         program = weft.program(net, x)
         print(f"\nthe program, with the lines of your code:\n{program}")
-        net(x), imperative(x)
-        pairs = [(seconds(lambda: imperative(x)), seconds(lambda: net(x))) for _ in range(REPEATS)]
+    print(f"traced and compiled in {first * 1e3:.0f} ms; medians of {REPEATS} runs in turn of {CALLS} calls:")
+
+    def backward(forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        forward(x).sum().backward()
+        net.zero_grad()
+
+    with torch.no_grad():
+        show_times("without gradients", lambda: imperative(x), lambda: net(x))
+    show_times("with gradients on", lambda: imperative(x), lambda: net(x))
+    show_times("forward and backward", lambda: backward(imperative), lambda: backward(net))
+
+
+def show_times(name: str, before: Callable[[], object], after: Callable[[], object]) -> None:
+    """Show how long a call takes imperatively and hybridized, and the quotient of both."""
+    before(), after()
+    pairs = [(seconds(before), seconds(after)) for _ in range(REPEATS)]
     eager, hybrid = (statistics.median(times) * 1e6 for times in zip(*pairs, strict=True))
-    ratio = statistics.median(before / after for before, after in pairs)
-    print(f"traced and compiled in {first * 1e3:.0f} ms")
-    print(f"one call, median of {REPEATS} interleaved runs: imperative {eager:.1f} us, hybridized {hybrid:.1f} us")
-    print(f"hybridized is {ratio:.2f} times as fast")
+    print(f"  {name:<21} imperative {eager:7.1f} us, hybridized {hybrid:7.1f} us, {eager / hybrid:.2f} times as fast")
 
 
 def main() -> None:

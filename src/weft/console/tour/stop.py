@@ -27,7 +27,7 @@ def seconds(run: Run, calls: int = 1) -> float:
 
 
 def before_and_after(before: Run, after: Run, calls: int, claimed: float = 1.0) -> tuple[float, float, float]:
-    """Time two ways in turn: the medians of so many calls of each, and how many times faster the second is.
+    """Time two ways in turn: the medians of so many calls of each, and their quotient.
 
     Where the middle half of the ratios lies on both sides of the one that is claimed, more rounds are made.
     """
@@ -37,7 +37,8 @@ def before_and_after(before: Run, after: Run, calls: int, claimed: float = 1.0) 
     while len(pairs) < ROUNDS or (len(pairs) < MOST_ROUNDS and not clear(ratios, claimed)):
         pairs += [(seconds(before, calls), seconds(after, calls)) for _ in range(ROUNDS)]
         ratios = [one / other for one, other in pairs]
-    return median(pair[0] for pair in pairs), median(pair[1] for pair in pairs), median(ratios)
+    first, second = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+    return first, second, first / second
 
 
 def clear(ratios: Sequence[float], claimed: float) -> bool:
@@ -47,8 +48,8 @@ def clear(ratios: Sequence[float], claimed: float) -> bool:
 
 
 def change_text(before: float, after: float, times: float) -> str:
-    """Say two times and their ratio."""
-    return f"{before:.4f} s → {after:.4f} s, × {times:.2f}"
+    """Say two times and their quotient, with digits enough that a reader gets the same one."""
+    return f"{before:.4g} s → {after:.4g} s, × {times:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
