@@ -21,6 +21,7 @@ from weft.errors import (
 
 if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
+    from weft.api.calibrate import calibrate
     from weft.api.explain import explain
     from weft.api.export import export
     from weft.api.hybridize import hybridize
@@ -77,6 +78,7 @@ __all__ = [
     "WeftError",
     "accuracy",
     "allreduce",
+    "calibrate",
     "compile_source",
     "data",
     "engine_statistics",
@@ -139,6 +141,7 @@ HOMES = {
     "evaluate_accuracy_gpus": "weft.train.chapter",
     "explain": "weft.api.explain",
     "export": "weft.api.export",
+    "calibrate": "weft.api.calibrate",
     "hybridize": "weft.api.hybridize",
     "lazy": "weft.api.asynchronous",
     "limit": "weft.api.asynchronous",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from weft.api.hybrids import hybrid_of
 from weft.errors import counted
 from weft.runtime.lane_choice import seconds_text
@@ -38,6 +40,7 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         if guarded.program.clocked is not None:
             kernels, operators = map(seconds_text, guarded.program.clocked)
             lines.append(f"    by the clock PyTorch's operators take {operators}, kernels {kernels}: operators run")
+        lines += [f"    float32: {_named(weight(), hybrid.root)}: {why}" for weight, why in guarded.program.full]
     for structure, varying in hybrid.varying.with_structures():
         lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
     lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
@@ -52,6 +55,13 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         lines.append("  traced again because")
         lines += [f"    {sentence}" for sentence in hybrid.misses]
     return Explanation("\n".join(lines))
+
+
+def _named(weight: Any, root: Any) -> str:
+    """What a weight is called in a module, else what it looks like."""
+    parameters = root.named_parameters() if isinstance(root, nn.Module) else ()
+    found = next((name for name, parameter in parameters if parameter is weight), None)
+    return found or ("a weight" if weight is None else f"a weight of {list(weight.shape)}")
 
 
 def _signature(key: Key, names: list[str]) -> str:

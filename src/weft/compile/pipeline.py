@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from weft.compile.ahead import KernelsAhead
+from weft.compile.calibration import calibrated_inputs
 from weft.compile.clock import compared, may_be_slower, operators_are_faster
 from weft.compile.paths import CompiledSegments, compile_path
 from weft.compile.plan_cache import Machine, Question, kept_plan
-from weft.compile.precision import FULL, lowered
+from weft.compile.precision import FULL, INTEGERS, Reasons, kept_in_full, lowered
 from weft.compile.type_cache import keep_types, known_types
 from weft.compile.varying import VaryingCompiler
 from weft.config import config
@@ -62,10 +63,14 @@ def trace(request: Request, name: str) -> Traced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A traced program in machine code: its simplified graph, and what runs it on the graph's inputs."""
+    """A traced program in machine code: its simplified graph, and what runs it on the graph's inputs.
+
+    `full` says which of its products with weights keep float32 although integers were asked for, and why.
+    """
 
     graph: Graph
     run: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable
+    full: Reasons = ()
 
 
 Keeper = Callable[[Sequence[Any]], Keep]
@@ -86,11 +91,14 @@ def compile_traced(
     graph = simplified(traced.graph)
     compile_forward = _compile_forward(traced, kept)
     if traced.gradient is None:
+        full: Reasons = ()
         if traced.precision != FULL and not traced.decisions:
-            graph = run_pipeline(lowered(lift(graph), rarely_changing(traced), traced.precision, host_target()))
+            small, weights, known = lift(graph), rarely_changing(traced), calibrated_inputs(traced.inputs)
+            full = kept_in_full(small, weights, host_target(), known) if traced.precision == INTEGERS else ()
+            graph = run_pipeline(lowered(small, weights, traced.precision, host_target(), known))
         forward = _first_values(graph, traced, forward_results)
         asked = {} if traced.decisions else {"by_clock": config().clock == "on" and traced.precision == FULL}
-        return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward, **asked))
+        return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward, **asked), full)
     gradient = traced.gradient
 
     whole = _forward(traced, gradient, simplified(gradient.graph))

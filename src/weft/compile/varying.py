@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.compile.calibration import calibrated_inputs
 from weft.compile.lifted_sizes import at_sizes, lifted_for_all_sizes
 from weft.compile.precision import lowered
 from weft.ir.graph import Graph, Value
@@ -37,6 +38,7 @@ class VaryingCompiler:
             entry.value: SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes
         }
         self._precision = traced.precision
+        self._calibrated = calibrated_inputs(traced.inputs)
         self._is_alone = traced.gradient is None  # sizes are found by a run of the graph itself
         self._within: Mapping[Value, Within] = {}  # of what the forward gives, of which some is
         self._kept: frozenset[Value] = frozenset()  # as large as it can be
@@ -63,7 +65,8 @@ class VaryingCompiler:
         found = split_by_sizes(largest, [inputs[place.value] for place in sizes])
         lasting = frozenset(inputs[value] for value in weights)
         if self._is_alone:
-            found = replace(found, graph=lowered(found.graph, lasting, self._precision, host_target()))
+            known = {inputs[value]: one for value, one in self._calibrated.items()}
+            found = replace(found, graph=lowered(found.graph, lasting, self._precision, host_target(), known))
         within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
         now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
         ends = [now[value] for value in forward]

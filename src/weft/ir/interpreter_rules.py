@@ -108,7 +108,10 @@ def convolution(value: Value, data: torch.Tensor, weight: torch.Tensor) -> torch
     """A convolution without bias."""
     stride, padding, dilation, groups = _convolution_attributes(value)
     none = (0,) * len(stride)
-    return torch.convolution(data, weight, None, stride, padding, dilation, False, none, groups)
+    # PyTorch convolves no integers of 32 bits; in float64 their sums are exact up to 2 ** 53.
+    exact = data.double() if data.dtype is torch.int32 else data
+    found = torch.convolution(exact, weight.to(exact.dtype), None, stride, padding, dilation, False, none, groups)
+    return found.to(data.dtype)
 
 
 def convolution_input_gradient(value: Value, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

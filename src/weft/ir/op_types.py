@@ -317,6 +317,7 @@ def no_type(operands: Sequence[Type], attributes: Attributes) -> NothingType:
 
 
 MOST_WINDOW_DIMENSIONS = 3
+CONVOLVED = FLOATING | {torch.int32}  # integers are those of images of 8 bits, widened
 
 
 def matmul_type(operands: Sequence[Type], attributes: Attributes) -> Type:
@@ -330,9 +331,9 @@ def matmul_type(operands: Sequence[Type], attributes: Attributes) -> Type:
     return contiguous(left.dtype, (*left.shape[:-1], right.shape[-1]), left.device)
 
 
-def window_rank(tensor: TensorType) -> int:
+def window_rank(tensor: TensorType, allowed: frozenset[torch.dtype] = FLOATING) -> int:
     """Number of dimensions that a window moves over: all but batch and channels."""
-    check_dtype(tensor, FLOATING)
+    check_dtype(tensor, allowed)
     rank = tensor.rank - 2
     if not 1 <= rank <= MOST_WINDOW_DIMENSIONS:
         raise UsageError(f"{tensor} is not a batch of channels with 1 to {MOST_WINDOW_DIMENSIONS} dimensions each")
@@ -351,7 +352,7 @@ def window_attributes(attributes: Attributes, names: Sequence[str], rank: int) -
 
 def convolved_shape(data: TensorType, weight: TensorType, attributes: Attributes) -> tuple[int, ...]:
     """The shape that a convolution gives; checks that its operands and attributes fit."""
-    rank = window_rank(data)
+    rank = window_rank(data, CONVOLVED)
     strides, paddings, dilations = window_attributes(attributes, ("stride", "padding", "dilation"), rank)
     groups = attributes["groups"]
     if weight.rank != data.rank or weight.dtype != data.dtype:

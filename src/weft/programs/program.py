@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, NoReturn
+from weakref import ref
 
 import torch
 
@@ -56,6 +57,9 @@ class Program:
         self._example: Example | None = None
         compiled = compile_traced(traced, lock, lambda found: partial(keep, places(found)), forward_results, kept)
         self.graph: Graph = compiled.graph
+        own = {entry.value: entry.tensor for entry in traced.inputs}
+        self.full = [(ref(own[value]), why) for value, why in compiled.full if value in own]
+        """Weights that are multiplied in float32 although integers were asked for, and why."""
         self._execute: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable = compiled.run
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -134,7 +135,7 @@ class BlockParts:
             name=name,
             kernel=kernel,
             writer=writer,
-            block=RegisterBlock(vectors, shape),
+            block=RegisterBlock(vectors, shape, Multiplier(vectors, *2 * (kernel.element,), in_words=kernel.of_bytes)),
             pixels=pixels,
             inputs=pixels.inputs(image),
             weights=weights,

@@ -18,6 +18,7 @@ from weft.codegen.llvm.register import Register, bits_of, constant, vector
 from weft.errors import InternalError
 
 WHOLE_VECTOR = 64  # bytes
+BYTES = 4  # of a group of u8 and i8
 
 
 class GroupRule(NamedTuple):
@@ -32,13 +33,16 @@ class GroupRule(NamedTuple):
 class Multiplier:
     """Loads numbers of a row and vectors of columns, and adds products; sums are in `vectors`."""
 
-    def __init__(self, vectors: Vectors, left: str, right: str, group: int = 1) -> None:
+    def __init__(self, vectors: Vectors, left: str, right: str, group: int = 1, *, in_words: bool = False) -> None:
+        """With `in_words`, numbers are loaded as words of four integers of 8 bits, whatever these are."""
         self.vectors = vectors
         self.writer = vectors.writer
         self.left, self.right = vectors.of(left), vectors.of(right)
         self.group = group
         self.word = f"i{bits_of(vectors.element)}"
         self._rule = None if group == 1 else _rule_of(left, right, group)
+        if in_words:
+            self._rule = RULES["u8", "i8", BYTES]
 
     def row(self, address: Register, numbers: int | None = None) -> Register:
         """Load what one row has for a step into all lanes: a number, or a group, of which so many numbers exist."""
@@ -72,7 +76,7 @@ class Multiplier:
             return writer.binary("add", total, writer.binary("mul", row, column))
         rule = self._rule
         if writer.target.has(rule.feature) and writer.target.vector_bytes == WHOLE_VECTOR:
-            kind = vector(rule.element, vectors.lanes * self.group)
+            kind = vector(rule.element, vectors.lanes * bits_of(vectors.element) // bits_of(rule.element))
             operands = (writer.bitcast(one, kind) for one in (row, column))
             return writer.intrinsic(rule.instruction, total.kind, total, *operands, suffix=())
         return rule.apart(self, row, column, total)
@@ -80,7 +84,7 @@ class Multiplier:
     def multiply_words(self, row: Register, column: Register, total: Register) -> Register:
         """Add the four products of groups of u8 and i8."""
         writer, kind = self.writer, column.kind
-        for place in range(self.group):
+        for place in range(BYTES):
             left = writer.binary("lshr", row, constant(kind, 8 * place))
             left = writer.binary("and", left, constant(kind, 0xFF))
             right = writer.binary("shl", column, constant(kind, 24 - 8 * place))

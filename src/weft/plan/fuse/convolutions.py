@@ -145,7 +145,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     is_weight = fusion.is_weight(weight)
 
     def packed_part(scale: Leaf | None, first: int, part: ConvKernel) -> Location:
-        pack = pack_conv_weights(part, fusion.assembly.name("pack"), _order(part, weight, first))
+        pack = pack_conv_weights(part, fusion.assembly.name("pack"), weight_order(part, weight, first))
         pack = replace(pack, casts=source.casts)
         return packed_weights(fusion, part, pack, weight, (scale, first))
 
@@ -228,7 +228,8 @@ def moved(place: Location, distance: int) -> Location:
     return replace(place, offset=place.offset + distance)
 
 
-def _order(kernel: ConvKernel, weight: Leaf, first: int) -> WeightOrder:
+def weight_order(kernel: ConvKernel, weight: Leaf, first: int) -> WeightOrder:
+    """Where a kernel finds its weights, the first of which are those of an output channel."""
     output, channel, row, column = weight.window.strides
     return WeightOrder(kernel.out_channels * output, channel, output, row, column, first * output)
 

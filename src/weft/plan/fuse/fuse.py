@@ -19,6 +19,7 @@ from weft.ir.types import TensorType
 from weft.plan.form.plan import Plan
 from weft.plan.fuse.assembly import declared, extent_of, lazy_size, preferred
 from weft.plan.fuse.attention import attend, attend_backward
+from weft.plan.fuse.byte_convolutions import convolve_bytes
 from weft.plan.fuse.conv_gradients import convolve_back, weigh
 from weft.plan.fuse.convolutions import convolve
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
@@ -250,6 +251,11 @@ def product(fuser: Fusion, value: Value) -> Lazy:
     return multiply_either_way(fuser, value)
 
 
+def convolution(fuser: Fusion, value: Value) -> Lazy:
+    """A convolution, of floats or of integers of 8 bits."""
+    return (convolve_bytes if dtype_of(value) == "i32" else convolve)(fuser, value)
+
+
 def view(change: Change) -> Rule:
     """The rule of a view: the operand's leaves are seen through it, or the operand is put into memory."""
 
@@ -340,7 +346,7 @@ RULES: Mapping[str, Rule] = {
     "pad": pad,
     "concat": concatenate,
     "matmul": product,
-    "convolution": convolve,
+    "convolution": convolution,
     "convolution_input_gradient": convolve_back,
     "convolution_weight_gradient": weigh,
     "take": take,

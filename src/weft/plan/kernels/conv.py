@@ -94,6 +94,8 @@ class ConvKernel(Kernel):
     windows see outside the image the input's channels must lie side by side. Padding may be negative, and a window may
     have no places at all: then the result is the epilogue of the bias. In a `depthwise` convolution each output channel
     sees the one input channel at its place: there is one group of one input channel and all output channels.
+    `of_bytes`: an element of the input and of the weights is a word of four integers of 8 bits, channels side by side,
+    and a product the sum of theirs.
     """
 
     name: str
@@ -110,6 +112,7 @@ class ConvKernel(Kernel):
     epilogue: Epilogue
     schedule: ConvSchedule
     depthwise: bool = False
+    of_bytes: bool = False
 
     def __post_init__(self) -> None:
         side_by_side = self.input.column == self.in_channels and (self.input.channel == 1 or self.in_channels == 1)
@@ -226,7 +229,8 @@ class ConvKernel(Kernel):
         """Say the window, the channels and the images."""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         channels = f"{self.in_channels} to {self.out_channels}{groups}"
-        return f"{by(*self.window.size)}, {channels}, {self.images} images of {by(*self.out_size)}"
+        kind = " words of u8 and i8" if self.of_bytes else ""
+        return f"{by(*self.window.size)}, {channels}{kind}, {self.images} images of {by(*self.out_size)}"
 
     def boxes(self, begin: int, end: int) -> Boxes:
         """Give the pixels written, the rows of input images that their windows see, and the epilogue's operands there.
@@ -343,6 +347,12 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         unroll_rows=merge and depth <= LONGEST_UNROLLED_WINDOW,
         set_aside="nothing" if depth <= LONGEST_SUM else "rows" if run <= 2 * LONGEST_SUM else "columns",
     )
+
+
+def choose_byte_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
+    """Choose how a convolution of words is computed: its sums are integers, exact in any order, and in one part."""
+    chosen = choose_conv_schedule(conv, target)
+    return replace(chosen, channel_block=max(1, conv.in_channels * conv.window.size[1]), set_aside="nothing")
 
 
 def wants_border(conv: ConvSizes, target: Target) -> bool:

@@ -28,6 +28,7 @@ CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_we
 POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_pool_gradient"})
 ATTENTION = frozenset({"attention", "attention_gradient"})
 JOINING = SCATTERS - {"scatter"}
+IMAGE_RANK, BYTES_OF_A_WORD = 4, 4
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
 
@@ -167,12 +168,23 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
 
 
 def _multiplies_bytes(value: Value) -> bool:
-    """Whether a value is a product of integers of 8 bits, the first without a sign, as integers of 32 bits."""
-    if value.op != "matmul" or any(operand.op != "cast" for operand in value.operands):
+    """Whether a value is a product of integers of 8 bits, the first without a sign, as integers of 32 bits.
+
+    Of a convolution, whose channels make whole words, and which sees nothing outside of its images.
+    """
+    if value.op not in PRODUCTS or any(operand.op != "cast" for operand in value.operands):
         return False
     kinds = [operand.operands[0].type for operand in value.operands]
     whole = isinstance(value.type, TensorType) and value.type.dtype is torch.int32
-    return whole and [kind.dtype for kind in kinds if isinstance(kind, TensorType)] == [torch.uint8, torch.int8]
+    if not whole or [kind.dtype for kind in kinds if isinstance(kind, TensorType)] != [torch.uint8, torch.int8]:
+        return False
+    return value.op == "matmul" or _is_in_words(value, kinds[1])
+
+
+def _is_in_words(value: Value, weight: Type) -> bool:
+    if not isinstance(weight, TensorType) or weight.rank != IMAGE_RANK or any(value.attributes["padding"]):
+        return False
+    return weight.size > 0 and weight.shape[1] % BYTES_OF_A_WORD == 0
 
 
 def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
