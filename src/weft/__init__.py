@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from weft.api.export import export
     from weft.api.hybridize import hybridize
     from weft.api.hybrids import program
+    from weft.api.load_program import load_program
     from weft.api.prepare import prepare
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.step import step
-    from weft.programs.file import load_program
     from weft.train import data, models
     from weft.train.callbacks import BestCheckpoint, Callback, CSVLogger, EarlyStop, TensorBoardLogger
     from weft.train.chapter import (
@@ -147,7 +147,7 @@ HOMES = {
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoints.checkpoint",
     "load_data_fashion_mnist": "weft.train.chapter",
-    "load_program": "weft.programs.file",
+    "load_program": "weft.api.load_program",
     "models": "weft.train",
     "on": "weft.api.asynchronous",
     "predict": "weft.train.evaluate",

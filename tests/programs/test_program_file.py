@@ -21,12 +21,13 @@ from torch import nn
 
 import weft
 from weft import files
+from weft.api.load_program import load_program
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.same_graph import same_graph
-from weft.programs.file import SECTIONS, ProgramFileError, load_program, packed, read_sections, save_program
+from weft.programs.file import SECTIONS, ProgramFileError, packed, read_sections, save_program
 from weft.programs.parts import ProgramParts, StateTensor
 from weft.programs.structure import (
     Branch,
@@ -189,7 +190,7 @@ def test_another_default_dtype_is_refused(file: Path) -> None:
 def test_it_runs_in_a_fresh_process_without_the_models_source(file: Path) -> None:
     torch.save(X, file.with_suffix(".pt"))
     script = (
-        "import sys, torch; from weft.programs.file import load_program;"
+        "import sys, torch; from weft.api.load_program import load_program;"
         f"x = torch.load({str(file.with_suffix('.pt'))!r}, weights_only=True);"
         f"print(load_program({str(file)!r})(x, scale=2.0)['y'].tolist())"
     )

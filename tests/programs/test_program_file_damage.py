@@ -15,14 +15,14 @@ import pytest
 import torch
 from tests.programs.program_examples import parts
 
+from weft.api.load_program import load_program
 from weft.programs.file import (
     ENTRY,
     HEADER,
     MAGIC,
     SECTIONS,
-    VERSION,
+    VERSIONS,
     ProgramFileError,
-    load_program,
     packed,
     read_sections,
     save_program,
@@ -247,11 +247,11 @@ def test_booleans_that_are_neither_true_nor_false_are_refused(path: Path, sectio
     [
         (b"", "it does not begin as one"),
         (b"PK\x03\x04" + bytes(100), "it does not begin as one"),
-        (MAGIC + struct.pack("<I", VERSION + 1) + bytes(52), "version 2; this Weft reads version 1"),
-        (HEADER.pack(MAGIC, VERSION, 1, 2**60, bytes(8), bytes(32)), "bytes, and it has 64"),
-        (HEADER.pack(MAGIC, VERSION, 0, 64, bytes(8), hashlib.sha256(b"").digest()), "its header is damaged"),
-        (HEADER.pack(MAGIC, VERSION, 2**32 - 1, 64, bytes(8), bytes(32)), "its header is damaged"),
-        (HEADER.pack(MAGIC, VERSION, 1, 64, bytes(8), bytes(32)), "its table of sections is damaged"),
+        (MAGIC + struct.pack("<I", VERSIONS[-1] + 1) + bytes(52), "version 3; this Weft reads versions 1 and 2"),
+        (HEADER.pack(MAGIC, VERSIONS[0], 1, 2**60, bytes(8), bytes(32)), "bytes, and it has 64"),
+        (HEADER.pack(MAGIC, VERSIONS[0], 0, 64, bytes(8), hashlib.sha256(b"").digest()), "its header is damaged"),
+        (HEADER.pack(MAGIC, VERSIONS[0], 2**32 - 1, 64, bytes(8), bytes(32)), "its header is damaged"),
+        (HEADER.pack(MAGIC, VERSIONS[0], 1, 64, bytes(8), bytes(32)), "its table of sections is damaged"),
     ],
 )
 def test_what_is_no_program_file_is_refused(content: bytes, message: str, path: Path) -> None:

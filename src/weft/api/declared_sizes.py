@@ -51,6 +51,11 @@ class CallSizes:
         """The names of sizes that have one."""
         return {spot: size.name for spot, size in self.free.items() if size.name is not None}
 
+    @property
+    def separate(self) -> dict[SizeSpot, str]:
+        """What tells sizes apart that are declared: equal names, or each by itself."""
+        return {spot: size.name or f"{spot}" for spot, size in self.free.items()}
+
     def most(self, spots: Sequence[SizeSpot]) -> int | None:
         """The largest size that is promised of what is one size."""
         found = [size.most for spot in spots if (size := self.free.get(spot)) is not None and size.most is not None]

@@ -30,7 +30,7 @@ from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.api.refused_calls import RefusedCalls
-from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms
+from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms, zeros_of
 from weft.compile.ahead import compile_ahead
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
@@ -40,7 +40,7 @@ from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
 from weft.ir.graph import Graph
-from weft.programs.description import Example
+from weft.programs.description import Example, Ranges
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
 from weft.runtime.path_graph import OtherOutcome
@@ -96,13 +96,6 @@ class FlatCall:
 
 class _ReachedError(Exception):
     """Objects among the arguments are reached by the function itself, too: the call is to be flattened again."""
-
-
-def _zeros_like(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor of another shape that carries gradients as one does."""
-    with torch.inference_mode(False), torch.enable_grad():
-        found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
-        return found if tensor.is_leaf else found.clone()
 
 
 class Hybrid:
@@ -311,13 +304,21 @@ class Hybrid:
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
-        found = None
+        found, numbers = None, frozenset[int]()
+        ranges: Ranges = {}
         if self.imperative is None:
             call = self.flat_call(arguments, keywords)
-            found = self._trace(call, always=True, whole=True)
+            declared = marked(call.leaves, self._sizes_of(call))
+            varying = self._find_varying(self._key_of(call), call, declared) if declared.free else None
+            if varying is not None:
+                found, ranges = varying.guarded, {spot: (size.least, size.most) for spot, size in declared.free.items()}
+                numbers = frozenset(place for place in varying.varying if type(call.leaves[place]) is int)
+            else:
+                found = self._trace(call, always=True, whole=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
-        return found.program.made_for(Example(self.function, arguments, keywords, found.slots, self.apart))
+        places = found.slots, self.apart
+        return found.program.made_for(Example(self.function, arguments, keywords, *places, ranges, numbers))
 
     def _key_of(self, call: FlatCall) -> Key:
         keys = self._numbers.apply(call.structure, tuple(map(leaf_key, call.leaves)))
@@ -448,7 +449,7 @@ class Hybrid:
         # One tensor that is several arguments stays one: code may ask.
         varying = asked.dimensions
         tensors = [place for place in varying if isinstance(call.leaves[place], torch.Tensor)]
-        large = {id(call.leaves[place]): _zeros_like(call.leaves[place], tops[place]) for place in tensors}
+        large = {id(call.leaves[place]): zeros_of(call.leaves[place], tops[place]) for place in tensors}
         leaves = [
             large.get(id(leaf), leaf) if place not in varying or place in tensors else tops[place][0]
             for place, leaf in enumerate(call.leaves)

@@ -272,9 +272,10 @@ class VaryingPrograms:
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
         call = _SizedCall(leaves, shapes, numbers, request)
-        for names in (request.declared.names, {}) if request.declared.names else ({},):
+        # Of what is declared, sizes are first taken to be what was said, then to be one where they were equal so far.
+        for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
-                found = self._learn_with(kind, call, varying, names)
+                found = self._learn_with(kind, call, varying, apart)
             except (InternalError, MemoryError):
                 raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
             except WeftError as error:  # exact programs go on
@@ -288,13 +289,13 @@ class VaryingPrograms:
         return None
 
     def _learn_with(
-        self, kind: _Kind, call: _SizedCall, varying: Sizes, names: Mapping[SizeSpot, str]
+        self, kind: _Kind, call: _SizedCall, varying: Sizes, apart: Mapping[SizeSpot, str]
     ) -> VaryingProgram | None:
-        """Make a program in which sizes of one name are one, and others as they have been in calls."""
-        request, shapes = call.request, call.shapes
+        """Make a program in which sizes are told apart as is declared, and others as they have been in calls."""
+        request, shapes, names = call.request, call.shapes, call.request.declared.names
         lowered: Shapes | None = None
         while varying:
-            begin, related = perf_counter(), _related(kind.seen, varying, call.numbers, names)
+            begin, related = perf_counter(), _related(kind.seen, varying, call.numbers, apart)
             if related is None:
                 return None
             groups, ties = related
@@ -463,11 +464,12 @@ def _strides(leaves: Sequence[Any], varying: Sizes) -> dict[int, tuple[int, ...]
 
 
 def _related(
-    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], names: Mapping[SizeSpot, str]
+    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], apart: Mapping[SizeSpot, str]
 ) -> tuple[list[Group], dict[SizeSpot, SizeTie]] | None:
     """The sizes of tensors by which all others can be expressed, and these; None where a number has to do with none."""
-    histories = _histories(seen, varying, numbers, names)
-    groups, ties = tied(histories, {group for group in histories if any(spot in names for spot in group)})
+    histories = _histories(seen, varying, numbers, apart)
+    free = {group for group in histories if len(seen) == 1 or any(spot in apart for spot in group)}
+    groups, ties = tied(histories, free)
     if any(group[0][0] in numbers for group in groups):
         return None
     ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group if spot[0] in numbers}
@@ -475,19 +477,19 @@ def _related(
 
 
 def _histories(
-    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], names: Mapping[SizeSpot, str]
+    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], apart: Mapping[SizeSpot, str]
 ) -> dict[Group, Sequence[int]]:
-    """The sizes that vary, together where they have one name or have been the same in every call, with what they were.
+    """The sizes that vary, together where they are declared as one or have been the same in every call, with these.
 
     Of those that are the same, the size of a tensor comes before a number.
     """
     spots = [(place, at) for place in varying for at in varying[place]]
     found: dict[tuple[str | None, tuple[int, ...]], list[SizeSpot]] = {}
     name_of: dict[tuple[int, ...], str] = {}  # by what a size was
-    for spot in sorted(spots, key=lambda spot: (spot not in names, spot[0] in numbers, spot)):
+    for spot in sorted(spots, key=lambda spot: (spot not in apart, spot[0] in numbers, spot)):
         place, at = spot
         history = tuple(shapes[place][at] for shapes in seen)
-        name = names[spot] if spot in names else name_of.get(history) if len(seen) > 1 else None
+        name = apart[spot] if spot in apart else name_of.get(history) if len(seen) > 1 else None
         if name is not None:
             name_of.setdefault(history, name)
         found.setdefault((name, history), []).append(spot)
@@ -541,3 +543,10 @@ def _with_sizes(shapes: Shapes, sizes: Mapping[SizeSpot, int], ties: Ties) -> Sh
         return sizes.get(spot, shapes[place][at])
 
     return {place: tuple(size_of((place, at)) for at in range(len(shape))) for place, shape in shapes.items()}
+
+
+def zeros_of(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of another shape that carries gradients as one does."""
+    with torch.inference_mode(False), torch.enable_grad():
+        found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
+        return found if tensor.is_leaf else found.clone()

@@ -149,7 +149,7 @@ class _Text:
         return _Text(text.replace("+-", "-"), loose=True)
 
     def __floordiv__(self, other: int) -> _Text:
-        return _Text(f"{self._inside()}//{other}")
+        return _Text(f"{self._inside()}//{other}", loose=True)
 
     def __str__(self) -> str:
         return self.text

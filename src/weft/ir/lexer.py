@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from weft.errors import UsageError
 
@@ -64,15 +65,27 @@ PATTERN = re.compile(
     | (?P<number>-?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|inf\b|nan\b))
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)
     | (?P<arrow><-)
-    | (?P<sign>[()\[\]{},:=?])
+    | (?P<sign>//|[()\[\]{},:=?*+])
     """,
     re.VERBOSE | re.ASCII,
 )
 IGNORED = ("newline", "space", "comment")
 
 
+class SizeReader(Protocol):
+    """What reads sizes that are made of named ones."""
+
+    def sees(self, token: Token) -> bool:
+        """Whether a size begins with a token that was taken, where a literal may stand."""
+
+    def read(self, token: Token) -> int:
+        """Read a size, from a token that was taken."""
+
+
 class Reader:
     """Reads tokens one after the other, one ahead."""
+
+    sizes: SizeReader | None = None  # of a text in which sizes have names
 
     def __init__(self, text: str, limits: TextLimits) -> None:
         if len(text) > limits.characters:

@@ -20,6 +20,7 @@ from weft.ir.graph import NO_ATTRIBUTES, Graph, Place, Result, Value, Write
 from weft.ir.lexer import ParseError, Reader, TextLimits, Token
 from weft.ir.literals import MOST_INLINE_ELEMENTS, tensor_of
 from weft.ir.ops import OPS
+from weft.ir.size_text import SizeNames
 from weft.ir.types import (
     CPU,
     DTYPES_BY_NAME,
@@ -41,7 +42,9 @@ UseValue = Callable[[Token], Argument]
 
 
 def read_size(reader: Reader) -> int:
-    """Read a size or stride: an integer that is not negative and fits 64 bits."""
+    """Read a size or stride: an integer that is not negative and fits 64 bits, or what is made of named sizes."""
+    if reader.sizes is not None and (reader.sees("word") or reader.sees("(")):
+        return reader.sizes.read(reader.take())
     token = reader.expect("number", "a size")
     if not INTEGER.fullmatch(token.text) or not 0 <= int(token.text) <= LARGEST_SIZE:
         raise reader.error("a size", token)
@@ -117,6 +120,8 @@ def argument_from(reader: Reader, token: Token, use: UseValue) -> Argument:
         return read_list(reader, "]", lambda: read_argument(reader, use))
     if token.kind == "name":
         return use(token)
+    if reader.sizes is not None and reader.sizes.sees(token):
+        return reader.sizes.read(token)
     if token.kind not in LITERAL_READERS:
         raise reader.error("an argument", token)
     return LITERAL_READERS[token.kind](reader, token)
@@ -228,6 +233,7 @@ class _Parser:
         self.reader = reader
         self.constants = constants
         self.values: dict[str, Value] = {}
+        self.sizes = reader.sizes = SizeNames(reader)
         self.forms: dict[str, Callable[[Type], Parts]] = {
             "constant": self._constant,
             "number": self._number,
@@ -240,7 +246,9 @@ class _Parser:
         reader.expect("graph", "a graph: graph NAME(%input: TYPE, ...) { ... }")
         name = read_string(reader, reader.take()) if reader.sees("string") else reader.expect("word", "a name").text
         reader.expect("(")
-        inputs = read_list(reader, ")", self._input)
+        read_list(reader, ")", self._input)
+        self.values = self.sizes.resolve(self.values)
+        inputs = tuple(self.values.values())
         reader.expect("{")
         values: list[Value] = []
         while reader.sees("name"):
@@ -254,8 +262,11 @@ class _Parser:
         return Graph(name, inputs, tuple(values), results, tuple(writes))
 
     def _input(self) -> Value:
-        name, declared = self._declaration()
-        return self._keep(name, Value("input", (), declared))
+        name = self._new_name()
+        if self.reader.skip("size"):
+            self.values[name.text] = self.sizes.declare(name)
+            return self.values[name.text]
+        return self._keep(name, Value("input", (), read_type(self.reader)))
 
     def _value(self) -> Value:
         name, declared = self._declaration()
@@ -269,11 +280,14 @@ class _Parser:
         return self._keep(name, Value(op.text, operands, declared, MappingProxyType(given) or NO_ATTRIBUTES, place))
 
     def _declaration(self) -> tuple[Token, Type]:
+        return self._new_name(), read_type(self.reader)
+
+    def _new_name(self) -> Token:
         name = self.reader.expect("name", "a value's name such as %0")
         if name.text in self.values:
             raise self.reader.error("a name not yet taken", name)
         self.reader.expect(":")
-        return name, read_type(self.reader)
+        return name
 
     def _keep(self, name: Token, value: Value) -> Value:
         label = name.text[1:]

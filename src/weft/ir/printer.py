@@ -18,7 +18,11 @@ Values are `name: type = op operands, attribute=literal, ...`; four ops have a f
                                         each written argument: a view of a private copy of a value (`= %base`), or of
                                         the copy that an earlier one is in (`= !0`)
 
-Inputs go by their names, values by their numbers.
+Inputs go by their names, values by their numbers. Where sizes vary, they are inputs too, with the largest ones that the
+text's types are made for, and types are made of their names:
+
+    graph tail(%x: f32[batch,length], %batch: size(16), %length: size(512)) {
+      %0: f32[batch,length-1] = library aten.slice.Tensor(%x, 1, 1, length)
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from weft.ir.calls import Call, Path
 from weft.ir.graph import Graph, Place, Value
 from weft.ir.literals import argument_text, inline_elements
 from weft.ir.ops import OPS
+from weft.ir.size_text import largest_sizes
 
 WIDEST_HEADER = 120
 GOOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*", re.ASCII)
@@ -52,10 +57,15 @@ def constants_of(graph: Graph) -> list[torch.Tensor]:
 
 
 def name_inputs(inputs: Iterable[Value]) -> dict[Value, str]:
-    """Give every input a name of its own: its own name where that is one, else its position."""
+    """Give every input a name of its own: its own name where that is one, else its position.
+
+    Sizes that vary come first, as types call them by their names.
+    """
     names: dict[Value, str] = {}
     used: set[str] = set()
-    for position, value in enumerate(inputs):
+    numbered = [*enumerate(inputs)]
+    sizes = largest_sizes(value for _, value in numbered)
+    for position, value in sorted(numbered, key=lambda item: item[1] not in sizes):
         name = value.name if GOOD_NAME.fullmatch(value.name) and value.name not in used else f"input{position}"
         while name in used:
             name += "_"
@@ -92,6 +102,7 @@ class _Writer:
         self.short_places = short_places
         self.places = places
         self.names = {value: f"%{name}" for value, name in name_inputs(graph.inputs).items()}
+        self.sizes = largest_sizes(graph.inputs)
         self.names |= {value: f"%{number}" for number, value in enumerate(graph.values)}
         self.numbers = {id(tensor): number for number, tensor in enumerate(constants_of(graph))}
         self.forms: dict[str, Callable[[Value, tuple[str, ...]], str]] = {
@@ -117,7 +128,10 @@ class _Writer:
         return self.names[value]
 
     def _header(self) -> str:
-        inputs = [f"{self.names[value]}: {value.type}" for value in self.graph.inputs]
+        inputs = [
+            f"{self.names[value]}: {value.type if value not in self.sizes else f'size({self.sizes[value]})'}"
+            for value in self.graph.inputs
+        ]
         name = self.graph.name if GOOD_NAME.fullmatch(self.graph.name) else json.dumps(self.graph.name)
         line = f"graph {name}({', '.join(inputs)}) {{"
         if len(line) <= WIDEST_HEADER:

@@ -11,8 +11,9 @@ import torch
 import torch.utils._pytree as pytree
 
 from weft.errors import InternalError, UnsupportedError
-from weft.ir.graph import Graph, Value, replace_operands
-from weft.programs.parts import ProgramParts, StateTensor
+from weft.ir.graph import Graph, Value
+from weft.ir.size_text import with_inputs
+from weft.programs.parts import ProgramParts, ProgramSize, StateTensor
 from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort, Node, describe, ports
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.given_objects import FlatArguments
@@ -20,6 +21,8 @@ from weft.trace.python_state.locations import Location
 from weft.trace.python_state.trees import REFERENCES, GivenLeaf, TensorLeaf
 from weft.trace.signature import memory_key
 from weft.trace.traced import Traced
+
+Ranges = Mapping[tuple[int, int], tuple[int, int | None]]  # by argument and dimension
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,8 @@ class Example:
     keywords: dict[str, Any]
     slots: tuple[Location, ...]
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
+    ranges: Ranges = field(default_factory=dict)  # of sizes that users have declared
+    size_numbers: frozenset[int] = frozenset()  # whole numbers among the arguments that are sizes which vary
 
     def flat(self) -> FlatArguments:
         """Give the arguments as leaves."""
@@ -104,7 +109,26 @@ def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramP
         _memory([given[index] for index in sorted(given)], list(names)) if _relies_on_memory(traced) else None,
         torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
+        _sizes(graph, traced, example),
+        tuple(dict.fromkeys(condition.text for condition in traced.size_conditions)),
     )
+
+
+def _sizes(graph: Graph, traced: Traced, example: Example) -> tuple[ProgramSize, ...]:
+    """The sizes that vary: which dimension of which input each is, and its range."""
+    inputs = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
+    if example.size_numbers:
+        raise UnsupportedError(
+            "a number among the arguments is a size that varies, which a program file cannot hold",
+            why="a file takes sizes from its tensors",
+            fix="take it from a tensor: x.shape[1]",
+        )
+    first = len(graph.inputs) - len(traced.sizes)
+    found = []
+    for index, entry in enumerate(traced.sizes, first):
+        least, most = example.ranges.get((entry.argument, entry.dimension), (0, None))
+        found.append(ProgramSize(index, inputs[entry.argument], entry.dimension, least, most))
+    return tuple(found)
 
 
 def _relies_on_memory(traced: Traced) -> bool:
@@ -197,15 +221,4 @@ def _named(graph: Graph, names: dict[int, str]) -> Graph:
     for index, value in enumerate(graph.inputs):
         name = names.get(index, value.name)
         changed[value] = replace(value, name=f"_{name}" if name[:1].isdigit() else name)
-    inputs = tuple(changed[value] for value in graph.inputs)
-    values = replace_operands(graph.values, changed)
-    return Graph(
-        graph.name,
-        inputs,
-        values,
-        tuple(replace(result, value=changed.get(result.value, result.value)) for result in graph.results),
-        tuple(
-            replace(write, input=changed.get(write.input, write.input), value=changed.get(write.value, write.value))
-            for write in graph.writes
-        ),
-    )
+    return with_inputs(graph, changed)

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +23,7 @@ from weft.programs.parts import LARGEST_METADATA, LARGEST_TEXT, ProgramParts, Wr
 
 MAGIC = b"\x89WEFT\r\n\x1a"  # a high bit and both line ends: a transfer as text breaks it visibly
 SUFFIX = ".weft"
-VERSION = 1
+VERSIONS = (1, 2)  # since 2 sizes may vary
 ALIGNMENT = 64
 MOST_SECTIONS = 64
 HEADER = struct.Struct("<8sIIQ8s32s")  # magic, version, sections, length of the file, zeros, digest of the table
@@ -51,7 +51,7 @@ def file_error(path: Path, problem: str, *, why: str | None = None, fix: str | N
     return ProgramFileError(f"{path} is not a program that can be loaded: {problem}", why=why, fix=fix)
 
 
-def packed(sections: Mapping[str, Bytes]) -> list[Bytes]:
+def packed(sections: Mapping[str, Bytes], version: int = VERSIONS[0]) -> list[Bytes]:
     """Give the pieces of a file in order: header, table, and every section at a multiple of 64 bytes."""
     rows = []
     pieces: list[Bytes] = []
@@ -63,7 +63,7 @@ def packed(sections: Mapping[str, Bytes]) -> list[Bytes]:
         pieces += [bytes(gap), content]
         position += gap + length
     table = b"".join(rows)
-    header = HEADER.pack(MAGIC, VERSION, len(sections), position, bytes(8), hashlib.sha256(table).digest())
+    header = HEADER.pack(MAGIC, version, len(sections), position, bytes(8), hashlib.sha256(table).digest())
     return [header, table, *pieces]
 
 
@@ -87,8 +87,8 @@ def _read_table(path: Path, file: BinaryIO, size: int) -> list[Section]:
     if len(header) < HEADER.size or not header.startswith(MAGIC):
         raise file_error(path, "it does not begin as one", fix="give a file that Program.save wrote")
     _, version, count, length, zeros, digest = HEADER.unpack(header)
-    if version != VERSION:
-        raise file_error(path, f"its format has version {version}; this Weft reads version {VERSION}")
+    if version not in VERSIONS:
+        raise file_error(path, f"its format has version {version}; this Weft reads versions 1 and 2")
     if length != size:
         raise file_error(path, f"it says that it has {length} bytes, and it has {size}", why="it was cut or extended")
     if zeros != bytes(8) or not 0 < count <= MOST_SECTIONS:
@@ -144,7 +144,7 @@ def _read_section(path: Path, file: BinaryIO, section: Section) -> bytes:
     return content
 
 
-__all__ = ["LoadedProgram", "ProgramFileError", "load_program", "save_program"]
+__all__ = ["LoadedProgram", "ProgramFileError", "read_program", "save_program"]
 SECTIONS = {"metadata": LARGEST_METADATA, "graph": LARGEST_TEXT, "tensors": None}
 
 
@@ -156,21 +156,21 @@ def save_program(parts: ProgramParts, path: str | os.PathLike[str], versions: di
     for name, limit in SECTIONS.items():
         if limit is not None and len(sections[name]) > limit:
             raise UsageError(f"{target} would have {len(sections[name])} bytes of {name}; the limit is {limit}")
-    write_atomically(target, packed(sections))
+    write_atomically(target, packed(sections, VERSIONS[bool(parts.sizes)]))
 
 
-def load_program(path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> LoadedProgram:
-    """Read a program from a file that `save_program` wrote.
-
-    Nothing in the file is run by loading it. Calling the program calls operators of PyTorch that compute with tensors,
-    and no others; `allow` names further namespaces, for a file that you trust and that uses operators of your own.
-    """
+def read_program(
+    path: str | os.PathLike[str],
+    allow: Sequence[str] = (),
+    make: Callable[[ProgramParts], LoadedProgram] = LoadedProgram,
+) -> LoadedProgram:
+    """Read a program from a file that `save_program` wrote, and make what runs it."""
     source = given_path(path, "load_program", 'weft.load_program("net.weft")')
     sections = read_sections(source, SECTIONS)
     written = Written(sections["metadata"], sections["graph"], sections["tensors"])
     try:
         with torch.inference_mode(False):
-            return LoadedProgram(read_parts(written, allow))
+            return make(read_parts(written, allow))
     except UsageError as error:
         where = f" ({error.where})" if error.where else ""
         raise file_error(source, error.fact + where, why=error.why, fix=error.fix) from error

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from weft.compile.lifted_sizes import lifted_for_all_sizes
 from weft.compile.pipeline import lifted
 from weft.config import config
 from weft.errors import counted, short_path
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Place, Value
 from weft.ir.printer import print_graph
+from weft.ir.size_text import largest_sizes
 from weft.plan.form.plan import Plan
 from weft.plan.library_plan import LibraryPlan
 from weft.plan.plan_text import plan_text
@@ -48,7 +50,7 @@ def listing(graph: Graph, why_not: str | None = None, *, short_places: bool = Fa
         why_not = f"WEFT_CODEGEN is {config().codegen}"
     if why_not:
         return f"# PyTorch runs all operators: {why_not}\n{print_graph(graph, short_places=short_places)}"
-    small = lifted(graph)
+    small = lifted_for_all_sizes(graph).graph if largest_sizes(graph.inputs) else lifted(graph)
     whole = [value for value in graph.values if value.op in OPERATORS]
     left = [value for value in small.values if value.op in OPERATORS]
     why = {id(value.attributes["call"]): reason for value, reason in refusals(graph).items()}

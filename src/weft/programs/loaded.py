@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,7 +27,10 @@ from weft.guards.words import Words, can_watch
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
-from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, type_of
+from weft.ir.printer import name_inputs
+from weft.ir.size_conditions import read_condition
+from weft.ir.size_text import extents_of, with_sizes
+from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, row_major, type_of
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.regions.indices import INDEXED
@@ -40,6 +44,23 @@ from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.trace.interception.capture import PLAIN_TYPES, traced_elsewhere
 from weft.trace.signature import memory_key
+
+
+class LoadedCode(Protocol):
+    """What computes the roots of a graph from its inputs."""
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How it is computed."""
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run the graph."""
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
+        """Give what runs the graph as it is bound now, if something does."""
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raise UsageError if a value is not what the graph declares."""
 
 
 class LoadedGraph:
@@ -135,6 +156,60 @@ def _are_ordinary(inputs: Sequence[Any]) -> bool:
     return all(type(tensor) in PLAIN_TYPES for tensor in tensors) and not traced_elsewhere(inputs)
 
 
+class LoadedSizes:
+    """The sizes that vary in calls of a loaded program."""
+
+    def __init__(self, parts: ProgramParts) -> None:
+        self._inputs = parts.graph.inputs
+        self._sizes = parts.sizes
+        names = name_inputs(self._inputs)
+        self._names = {size: names[self._inputs[size.input]] for size in parts.sizes}
+        self._conditions = [(text, read_condition(text, {*self._names.values()})) for text in parts.conditions]
+        self._varying = {index for index, value in enumerate(self._inputs) if any(True for _ in extents_of(value.type))}
+        self._name = parts.graph.name
+
+    def types(self, given: Mapping[int, tuple[str, Any]]) -> dict[int, Type]:
+        """The types that arguments whose sizes vary must have, by input, or UsageError for sizes that it cannot be."""
+        if not self._sizes:
+            return {}
+        numbers: dict[Value, int] = {}
+        for size in self._sizes:
+            name, tensor = given[size.of]
+            declared = self._inputs[size.of].type
+            assert isinstance(declared, TensorType)
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() != declared.rank:
+                is_ = type_of(tensor) if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+                raise UsageError(f"{name} must be a tensor {declared}, and is {is_}")
+            number = numbers[self._inputs[size.input]] = tensor.shape[size.dimension]
+            if number < size.least or (size.most is not None and number > size.most):
+                raise UsageError(
+                    f"{self._names[size]} is {number} (dim {size.dimension} of {name}), and {self._name} is made for"
+                    f" {size.range}",
+                    why="the program was saved for sizes in this range",
+                    fix="pass sizes in this range, or save a program with another one in sizes=",
+                )
+        self._check_conditions(numbers)
+        return {index: _at(self._inputs[index].type, numbers) for index in self._varying}
+
+    def _check_conditions(self, numbers: Mapping[Value, int]) -> None:
+        sizes = {name: numbers[self._inputs[size.input]] for size, name in self._names.items()}
+        for text, holds in self._conditions:
+            if not holds(sizes):
+                now = ", ".join(f"{name} is {number}" for name, number in sizes.items())
+                raise UsageError(
+                    f"{self._name} is made for sizes of which {text} holds; {now}",
+                    why="the code decides by sizes, and was saved for the way that it goes for those of the example",
+                    fix="save another program from a call with such sizes",
+                )
+
+
+def _at(kind: Type, numbers: Mapping[Value, int]) -> Type:
+    """The type of an argument for the sizes of a call: in rows."""
+    assert isinstance(kind, TensorType)
+    shape = with_sizes(kind.shape, lambda size: size.expression.value(numbers.__getitem__))
+    return replace(kind, shape=shape, strides=row_major(shape))
+
+
 class LoadedProgram:
     """A program that runs without the source of its model: for inference, so what it returns carries no gradient.
 
@@ -142,12 +217,17 @@ class LoadedProgram:
     writes (running statistics, counters) is written there, and what you write there is seen by the next call.
     """
 
-    def __init__(self, parts: ProgramParts) -> None:
+    def __init__(self, parts: ProgramParts, execute: LoadedCode | None = None) -> None:
+        """`execute` runs a graph whose sizes vary."""
         self.parts = parts
+        self._sizes = LoadedSizes(parts)
         self._state = MappingProxyType({entry.name: entry.tensor for entry in parts.state})
         written = {write.input for write in parts.graph.writes}
         own = (parts.graph.inputs[entry.input] for entry in parts.state)
-        self._execute = LoadedGraph(parts.graph, frozenset(value for value in own if value not in written))
+        if execute is None and parts.sizes:
+            raise InternalError(f"nothing runs {parts.graph.name} for all its sizes")
+        weights = frozenset(value for value in own if value not in written)
+        self._execute = execute or LoadedGraph(parts.graph, weights)
         self._shortcut = Shortcut(parts, self._execute.bound)
         self._entry: Entry = refuse_all
         self._boundary = Boundary(parts.graph, [False] * len(parts.graph.results))
@@ -204,8 +284,9 @@ class LoadedProgram:
         for name, node in call.keywords:
             take_apart(node, keywords[name], name, found)
         inputs: list[Any] = [None] * len(self.graph.inputs)
+        types = self._sizes.types(found)
         for index, (name, given) in found.items():
-            check_argument(name, self.graph.inputs[index].type, given)
+            check_argument(name, types.get(index, self.graph.inputs[index].type), given)
             inputs[index] = given
         if not self._shortcut.state_is_as_before():
             self._look_at_state()

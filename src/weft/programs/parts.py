@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from weft.errors import UsageError
 from weft.ir.calls import Call
+from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Place, Value
 from weft.ir.lexer import Reader, TextLimits
 from weft.ir.library import packet_name, resolve, split
 from weft.ir.parser import parse_graph, read_type
-from weft.ir.printer import constants_of, print_graph
+from weft.ir.printer import constants_of, name_inputs, print_graph
+from weft.ir.size_conditions import read_condition
+from weft.ir.size_text import largest_sizes
 from weft.ir.types import DTYPE_NAMES, DTYPES_BY_NAME, TensorType, type_of
 from weft.ir.verifier import problems_of
 from weft.programs.structure import CallStructure, Node, call_from_json, from_json, ports, to_json
@@ -24,7 +27,15 @@ from weft.programs.tensors import StoredTensor, TensorBlock, store_tensors
 
 SPACES = frozenset({"aten", "prims"})
 """Namespaces whose operators compute with tensors and do nothing else, apart from those that the rules below find."""
-OWN = frozenset({"weft.recurrent_layer", "weft.recurrent_layer_backward", "weft.packed_lengths", "weft.check_longest"})
+OWN = frozenset(
+    {
+        "weft.recurrent_layer",
+        "weft.recurrent_layer_backward",
+        "weft.packed_lengths",
+        "weft.check_longest",
+        "weft.check_one_hot",
+    }
+)
 """Those of Weft that compute as PyTorch's do, or refuse numbers as these do."""
 WORDS = frozenset(
     {"Tensor", "List", "Optional", "number", "int", "float", "bool", "complex", "str", "Device", "Generator"}
@@ -96,6 +107,22 @@ class StateTensor:
     tensor: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramSize:
+    """A size that varies: which input of the graph it is, of which input's dimension, and its range."""
+
+    input: int
+    of: int
+    dimension: int
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def range(self) -> str:
+        """The range as a sentence has it."""
+        return f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramParts:
     """A program apart from the process that made it: what a program file holds.
@@ -111,6 +138,8 @@ class ProgramParts:
     memory: tuple[tuple[int, int], ...] | None
     grad_mode: bool
     default_dtype: torch.dtype
+    sizes: tuple[ProgramSize, ...] = ()  # that vary
+    conditions: tuple[str, ...] = ()  # what must hold of them, in Python's arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +176,8 @@ def write_parts(parts: ProgramParts, versions: Mapping[str, str]) -> Written:
         "grad_mode": parts.grad_mode,
         "default_dtype": DTYPE_NAMES[parts.default_dtype],
     }
+    if parts.sizes:
+        metadata |= {"sizes": [asdict(size) for size in parts.sizes], "conditions": parts.conditions}
     text = print_graph(parts.graph, short_places=True)
     return Written(json.dumps(metadata, allow_nan=False).encode(), text.encode(), tensors)
 
@@ -172,7 +203,10 @@ def read_parts(written: Written, allow: Sequence[str]) -> ProgramParts:
         _memory(metadata),
         metadata.data.get("grad_mode") is True,
         DTYPES_BY_NAME.get(metadata.text("default_dtype"), torch.float32),
+        tuple(_size(Metadata(row), graph) for row in metadata.items("sizes")) if "sizes" in metadata.data else (),
+        tuple(map(_text, metadata.items("conditions"))) if "sizes" in metadata.data else (),
     )
+    _check_sizes(parts)
     _check_ports(parts)
     return parts
 
@@ -237,6 +271,34 @@ def _state(row: Metadata, graph: Graph, block: TensorBlock) -> StateTensor:
     return StateTensor(index, row.text("name"), block.tensor(_row(row), kind))
 
 
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise UsageError("its metadata is damaged: a condition must be a str")
+    return given
+
+
+def _size(row: Metadata, graph: Graph) -> ProgramSize:
+    most = None if row.data.get("most") is None else row.count("most")
+    found = ProgramSize(row.count("input"), row.count("of"), row.count("dimension"), row.count("least"), most)
+    given = max(found.input, found.of) < len(graph.inputs)
+    kind = graph.inputs[found.of].type if given else None
+    size = kind.shape[found.dimension] if isinstance(kind, TensorType) and found.dimension < kind.rank else 0
+    if not isinstance(size, Extent) or size.expression != Polynomial.atom(graph.inputs[found.input]):
+        raise UsageError(f"its metadata is damaged: input {found.input} is no size of input {found.of}")
+    return found
+
+
+def _check_sizes(parts: ProgramParts) -> None:
+    """All sizes that are named in the graph are those of an input, and conditions speak of no others."""
+    inputs = {parts.graph.inputs[size.input] for size in parts.sizes}
+    if inputs != {*largest_sizes(parts.graph.inputs)} or len(inputs) < len(parts.sizes):
+        raise UsageError("its metadata does not say where every size of the graph comes from")
+    names = name_inputs(parts.graph.inputs)
+    known = {names[value] for value in inputs}
+    for condition in parts.conditions:
+        read_condition(condition, known)
+
+
 def _memory(metadata: Metadata) -> tuple[tuple[int, int], ...] | None:
     if metadata.data.get("memory") is None:
         return None
@@ -249,7 +311,8 @@ def _memory(metadata: Metadata) -> tuple[tuple[int, int], ...] | None:
 def _check_ports(parts: ProgramParts) -> None:
     """Every input comes from an argument or is state, and every result is one of the graph's."""
     own = [entry.input for entry in parts.state]
-    sources = sorted([*own, *set(parts.arguments.ports())])
+    sizes = [size.input for size in parts.sizes]
+    sources = sorted([*own, *sizes, *set(parts.arguments.ports())])
     if sources != list(range(len(parts.graph.inputs))):
         raise UsageError("its metadata does not say where every input of the graph comes from")
     if len({entry.name for entry in parts.state}) < len(own):

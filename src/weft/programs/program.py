@@ -182,6 +182,8 @@ class Program:
             inputs[index] = inputs[index].detach().clone()
         forward = self._forward()
         assert not isinstance(forward, PathGraph)  # nobody is given one
+        if isinstance(self._execute, VaryingExecutable):
+            inputs = self._execute.largest(inputs)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             found = measure_timeline(forward, inputs)
         if path is not None:

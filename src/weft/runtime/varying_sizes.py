@@ -317,14 +317,25 @@ class VaryingExecutable:
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
         return max(_value(self.work, sizes), 1)
 
-    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run the graph."""
-        numbers = tuple(
+    def _numbers(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """The sizes of a call."""
+        return tuple(
             [
                 inputs[place.input] if place.dimension is None else inputs[place.input].shape[place.dimension]
                 for place in self.sizes
             ]
         )
+
+    def largest(self, inputs: Sequence[Any]) -> list[Any]:
+        """What a call hands to the compiled graph: inputs in their largest form, sizes, and what is made of these."""
+        numbers = self._numbers(inputs)
+        call = self._known.get(numbers) or self._learn(numbers)
+        with torch.no_grad():
+            return self._in_largest_form(inputs, call)[0]
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run the graph."""
+        numbers = self._numbers(inputs)
         call = self._known.get(numbers) or self._learn(numbers)
         if call.answers is not None and self._code is not None:
             outputs = call.answers()
@@ -333,15 +344,23 @@ class VaryingExecutable:
                 return outputs if self._in_order else [outputs[place] for place in self._outputs]
         return self._run_by_python(inputs, call)
 
+    def _in_largest_form(
+        self, inputs: Sequence[Any], call: SizedCall
+    ) -> tuple[list[Any], list[tuple[VaryingInput, torch.Tensor]]]:
+        """What goes in, and the memory that inputs were put into."""
+        own = inputs if self._are_given else [*inputs, *call.numbers]
+        given = [*own, *call.scalars]
+        memories = [
+            (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
+        ]
+        for one, memory in memories:
+            given[one.index] = memory
+        return given, memories
+
     def _run_by_python(self, inputs: Sequence[Any], call: SizedCall) -> list[Any]:
         with torch.no_grad():
             own = inputs if self._are_given else [*inputs, *call.numbers]
-            given = [*own, *call.scalars]
-            memories = [
-                (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
-            ]
-            for one, memory in memories:
-                given[one.index] = memory
+            given, memories = self._in_largest_form(inputs, call)
             try:
                 outputs = self.compiled(given)
             except UnforeseenSizesError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from weft.errors import UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
-from weft.trace.interception.capture import Interception, function_of
+from weft.trace.interception.capture import Interception, function_of, text_of
 from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
 from weft.trace.size_ties import SizeSpot, SizeTie
+
+NO_WORD = re.compile(r"\W+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,12 +70,18 @@ class SizeSymbols:
         size = self._interception.size(largest, f"{name}_{dimension}")
         if size.node.expr in self._interception.sizes:
             return size
-        own = self._varying.names.get(spot, f"{name.replace('.', '_')}_{dimension}")
-        value = Value("input", (), NumberType("int"), name=own)
+        value = Value("input", (), NumberType("int"), name=self._own_name(spot, name))
         self._recorder.varies = True
         self._recorder.numbers[size.node.expr] = self._interception.sizes[size.node.expr] = value
         self.found.append(TracedSize(value, size.node.expr, argument, dimension, largest))
         return size
+
+    def _own_name(self, spot: SizeSpot, name: str) -> str:
+        """A word that no other size is called by."""
+        found = self._varying.names.get(spot) or f"{NO_WORD.sub('_', name)}_{spot[1]}"
+        while any(entry.value.name == found for entry in self.found):
+            found += "_"
+        return found if found[0].isidentifier() else f"_{found}"
 
     def fixed(self) -> frozenset[SizeSpot]:
         """The sizes that turned out to be numbers."""
@@ -88,5 +97,6 @@ class SizeSymbols:
             if not all(symbol in places for symbol in symbols):
                 raise UnsupportedError(f"the sizes of {name} do not vary", why=str(expression))
             leaf = NumberLeaf(function_of(expression, symbols), tuple(places[symbol] for symbol in symbols))
-            found.append(Condition(leaf, str(expression)))
+            names = {symbol: self.found[places[symbol]].value.name for symbol in symbols}
+            found.append(Condition(leaf, text_of(expression, names)))
         return tuple(found)

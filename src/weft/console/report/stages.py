@@ -11,6 +11,7 @@ import torch
 
 from weft.api.export import export
 from weft.api.hybrids import program
+from weft.api.load_program import load_program
 from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.console.arguments import did_you_mean
@@ -21,7 +22,7 @@ from weft.document.blocks import Document, Paragraph, facts
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import FILE, FOLDER, what_is_there, write_atomically
 from weft.plan.form.plan import Plan
-from weft.programs.file import SUFFIX, ProgramFileError, load_program
+from weft.programs.file import SUFFIX, ProgramFileError
 from weft.programs.loaded import LoadedProgram
 from weft.programs.program import Program
 from weft.target import host_target

@@ -466,6 +466,13 @@ def function_of(expression: Any, symbols: Sequence[Any]) -> Callable[..., Any]:
     return found
 
 
+def text_of(expression: Any, names: Mapping[Any, str]) -> str:
+    """An expression of numbers as Python writes it, with these names of symbols."""
+    named = {symbol: type(symbol)(name, integer=True) for symbol, name in names.items()}
+    found: str = _ExactPrinter().doprint(expression.xreplace(named))
+    return found
+
+
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
 make_placeholder: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 
