@@ -39,6 +39,7 @@ class Context:
         self.device_type: str = kind
         self.device_id: int = number
         self.name = f"{kind}({number})"
+        self._hash = hash(self.name)
 
     @property
     def device_typeid(self) -> int:
@@ -63,10 +64,10 @@ class Context:
             torch.cuda.empty_cache()
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self.name == other.name
+        return self is other or (isinstance(other, Context) and self.name == other.name)
 
     def __repr__(self) -> str:
         return self.name

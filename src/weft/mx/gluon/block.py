@@ -18,7 +18,7 @@ from weft.mx.arrays.invoke import invoke
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.base.context import cpu
 from weft.mx.base.errors import MXNetError
-from weft.mx.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict, fill
+from weft.mx.gluon.parameter import GENERATION, DeferredInitializationError, Parameter, ParameterDict, fill
 from weft.mx.gluon.summary import summary
 from weft.mx.symbols import sym
 from weft.mx.symbols.graph import PREDICT, GraphFunction
@@ -267,6 +267,7 @@ def flattened(args: Any, wrong: Callable[[Any], Exception]) -> tuple[list[Any], 
 
 
 NOTHING = -1  # the form of a None
+ONE = [(1, 0)]  # that of one array
 
 
 def _shown_form(form: Any) -> Any:
@@ -292,6 +293,8 @@ class HybridBlock(Block):
         self._cached: tuple[GraphFunction, list[tuple[int, Parameter | None]], Any] | None = None
         self._graph: tuple[list[Symbol], Symbol, Any] | None = None
         self._input_form: Any = None
+        # The arrays of parameters on each device, with empty places for inputs, as of a generation.
+        self._bound: dict[str, tuple[int, list[Any], list[tuple[int, int]]]] = {}
         super().__init__(prefix, params)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -380,7 +383,9 @@ class HybridBlock(Block):
         self._clear_cached_op()
 
     def _call_cached_op(self, *args: Any) -> Any:
-        given, input_form = flattened(args, self._wrong_input)
+        given, input_form = (
+            (list(args), ONE) if len(args) == 1 and isinstance(args[0], NDArray) else flattened(args, self._wrong_input)
+        )
         flat = [entry for entry in given if entry is not None]
         if self._cached is None:
             self._cached = self._build(args)
@@ -391,16 +396,23 @@ class HybridBlock(Block):
             )
         function, sources, form = self._cached
         context = flat[0].context
-        try:
-            arrays = [flat[place] if parameter is None else parameter.data(context) for place, parameter in sources]
-        except DeferredInitializationError:
-            self._finish_deferred(args)
-            return self._call_cached_op(*args)
-        outputs = invoke(function.rule, self.name, PREDICT, arrays)
-        return regrouped(outputs, form)
+        bound = self._bound.get(context.name)
+        if bound is None or bound[0] != GENERATION[0]:
+            try:
+                arrays = [None if parameter is None else parameter.data(context) for _, parameter in sources]
+            except DeferredInitializationError:
+                self._finish_deferred(args)
+                return self._call_cached_op(*args)
+            places = [(at, place) for at, (place, parameter) in enumerate(sources) if parameter is None]
+            bound = self._bound[context.name] = GENERATION[0], arrays, places
+        inputs: list[Any] = bound[1].copy()
+        for at, place in bound[2]:
+            inputs[at] = flat[place]
+        return regrouped(invoke(function.rule, self.name, PREDICT, inputs), form)
 
     def _build(self, args: Any) -> tuple[GraphFunction, list[tuple[int, Parameter | None]], Any]:
         data, out, form = self._trace(*args)
+        self._bound.clear()
         parameters = {parameter.name: parameter for parameter in self.collect_params().values()}
         places = {variable.entries[0][0].name: place for place, variable in enumerate(data)}
         names = out.list_inputs()

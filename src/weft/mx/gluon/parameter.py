@@ -24,6 +24,9 @@ class DeferredInitializationError(MXNetError):
     """A parameter whose sizes are not yet known was asked for its elements."""
 
 
+GENERATION = [0]  # counts how often arrays of any parameter were made anew: who keeps some compares it
+
+
 def shape_is_known(shape: Sequence[int] | None) -> bool:
     """Whether all sizes are."""
     return shape is not None and all(size > 0 for size in shape)
@@ -97,6 +100,7 @@ class Parameter:
             )
             return
         self._data = None
+        GENERATION[0] += 1
         contexts = [current_context()] if ctx is None else [ctx] if isinstance(ctx, Context) else list(ctx)
         own = init if init is not None else self.init
         chosen = own if own is not None else default_init if default_init is not None else initializer.Uniform()
@@ -127,6 +131,7 @@ class Parameter:
     def _make(self, elements: NDArray, contexts: Iterable[Context]) -> None:
         # What is known already may be the elements themselves: each device has a copy of its own.
         self._data = OrderedDict((context, elements.copyto(context)) for context in contexts)
+        GENERATION[0] += 1
         if self._grad_req != "null":
             for array in self._data.values():
                 array.attach_grad(self._grad_req)
