@@ -16,6 +16,7 @@ STAGES = ("graph", "plan", "llvm", "asm", "draw")
 RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid", "step", "lazy")
 
 LANGUAGES = ("en", "zh")
+DIALECTS = ("torch", "mx")
 CHECKPOINT_ACTIONS = ("inspect", "verify", "diff", "convert", "clean")
 
 
@@ -105,10 +106,12 @@ COMMANDS = (
         (
             ("weft tour", "every stop: its code, its output here, the claim it checks"),
             ("weft tour --lang zh", "in Chinese"),
+            ("weft tour --dialect mx", "the chapter's MXNet listings, unchanged"),
             ("weft tour --html tour.html", "also as one page to keep or send"),
         ),
         (
             Argument("--lang", "the language: en or zh", shows="LANGUAGE", default="en", choices=LANGUAGES),
+            Argument("--dialect", "whose listings: torch or mx", shows="NAME", default="torch", choices=DIALECTS),
             Argument("--stop", "only this stop; may be repeated", shows="NAME", many=True),
             Argument("--html", "also write one self-contained page", shows="FILE", writes=True),
         ),

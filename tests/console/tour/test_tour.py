@@ -31,8 +31,10 @@ TIMED = {
     "step_faster",
     "parallel_faster",
     "overlap_faster",
+    "mx_hybrid_faster",
+    "mx_queued",
 }
-HERE = stops_here()
+HERE = (*stops_here(), *stops_here("mx"))
 
 
 def by_name(name: str) -> Visit:

@@ -68,7 +68,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One stop; `needs` are public names of Weft without which it is not listed.
+    """One stop; `needs` are public names of Weft without which it is not listed, `dialect` whose listings it is of.
 
     `code` is run as a program of its own. `check` is given the names it has bound and what it printed, `draw` names.
     """
@@ -78,6 +78,7 @@ class Stop:
     check: Callable[[Names, str], tuple[Claim, ...]]
     needs: tuple[str, ...] = ()
     draw: Callable[[Names], Picture] | None = None
+    dialect: str = "torch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from weft.errors import UsageError
 from weft.files import write_atomically
 
 LANGUAGES = ("en", "zh")
+DIALECTS = ("torch", "mx")
 BAR = 40
 BEYOND_ASCII = {"zh"}
 
@@ -43,6 +44,7 @@ class Tour:
 
     visits: tuple[Visit, ...]
     texts: Texts
+    dialect: str = "torch"
 
     @property
     def title(self) -> str:
@@ -106,7 +108,8 @@ class Tour:
             if not claim.holds
         )
         again = " ".join(f"--stop {visit.name}" for visit in self.visits if not visit.holds)
-        told = self.texts.words["again"].format(command=f"weft tour {again}")
+        dialect = "" if self.dialect == "torch" else f"--dialect {self.dialect} "
+        told = self.texts.words["again"].format(command=f"weft tour {dialect}{again}")
         return Heading(self.texts.words["failed"]), Table((), rows), Paragraph(told)
 
     def _bars(self, times: tuple[float, float]) -> Picture:
@@ -131,11 +134,19 @@ class Tour:
         return ((mark, words["claim"], told), ("", words["here"], claim.here), ("", words["chapter"], claim.chapter))
 
 
-def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> Tour:
+def tour(
+    language: str = "en",
+    only: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    dialect: str = "torch",
+) -> Tour:
     """Make the tour, or some of its stops, each in a process of its own; `say` is told which one is next."""
     if language not in LANGUAGES:
         raise UsageError(f"there is no tour in {language!r}", why="the languages are " + ", ".join(LANGUAGES))
-    stops = stops_here()
+    if dialect not in DIALECTS:
+        raise UsageError(f"there is no tour of {dialect!r}", why="the dialects are " + ", ".join(DIALECTS))
+    stops = stops_here(dialect)
     if unknown := sorted(set(only) - {stop.name for stop in stops}):
         names = [stop.name for stop in stops]
         close = get_close_matches(unknown[0], names, n=1)
@@ -149,7 +160,7 @@ def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], No
     for number, stop in enumerate(chosen, 1):
         say(f"stop {number} of {len(chosen)}: {stop.name}")
         visits.append(visit_alone(stop.name))
-    return Tour(tuple(visits), read_texts(language))
+    return Tour(tuple(visits), read_texts(language), dialect)
 
 
 def _captioned(drawn: Picture, caption: str) -> Picture:
@@ -161,6 +172,7 @@ def tour_call(given: Namespace) -> str:
     """Give the Python call that does the same."""
     words = [f"{given.lang!r}"] if given.lang != "en" else []
     words += [f"only={given.stop!r}"] if given.stop else []
+    words += [f"dialect={given.dialect!r}"] if given.dialect != "torch" else []
     call = f"tour({', '.join(words)})"
     if given.html is None:
         return f"from weft.console.tour.tour import tour\n\nprint({call})"
@@ -175,7 +187,7 @@ def tour_call(given: Namespace) -> str:
 def tour_run(given: Namespace, progress: Progress) -> Outcome:
     """Make the tour, and write the page where it is asked for."""
     _check_readable(given)
-    found = tour(given.lang, given.stop, progress.say)
+    found = tour(given.lang, given.stop, progress.say, dialect=given.dialect)
     if given.html is not None:
         text = page(found.title, found.document(), found.language)
         write_atomically(Path(given.html), [text.encode("utf-8")])

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import weft
+from weft.console.tour.gluon import GLUON
 from weft.console.tour.parallel import PARALLEL, QUEUED
 from weft.console.tour.programming import PROGRAMMING
 from weft.console.tour.stop import Claim, Stop
@@ -27,7 +28,7 @@ from weft.console.tour.training import TRAINING
 from weft.document.blocks import Picture
 from weft.train.processes.parent import end_with_parent
 
-ALL_STOPS = (*PROGRAMMING, *QUEUED, *PARALLEL, *TRAINING)
+ALL_STOPS = (*PROGRAMMING, *QUEUED, *PARALLEL, *TRAINING, *GLUON)
 SEED = 0
 LAST_WORDS = 600
 
@@ -48,9 +49,9 @@ class Visit:
         return all(claim.holds for claim in self.claims)
 
 
-def stops_here() -> tuple[Stop, ...]:
-    """List the stops whose features this Weft has."""
-    return tuple(stop for stop in ALL_STOPS if set(stop.needs) <= set(weft.__all__))
+def stops_here(dialect: str = "torch") -> tuple[Stop, ...]:
+    """List the stops of a dialect whose features this Weft has."""
+    return tuple(stop for stop in ALL_STOPS if stop.dialect == dialect and set(stop.needs) <= set(weft.__all__))
 
 
 def visit(stop: Stop) -> Visit:

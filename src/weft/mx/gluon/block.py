@@ -380,7 +380,7 @@ class HybridBlock(Block):
             raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
         for parameter in self.collect_params().values():
             parameter._finish_deferred_init()
-        self._clear_cached_op()
+        self._cached = None  # the graph stays: code that was run once for it is not run again
 
     def _call_cached_op(self, *args: Any) -> Any:
         given, input_form = (
