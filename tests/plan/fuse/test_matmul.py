@@ -7,11 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.plan.compiled_regions import disagreements
+from torch import nn
 from torch.nn import functional
 
 import weft
+from weft.config import overrides
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import matmul
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.pack import PackKernel
@@ -75,3 +78,18 @@ def test_a_matrix_that_several_products_read_is_packed_once_for_all() -> None:
     kernels = kernels_of(graph_of(twice))
     assert [kernel.rows for kernel in kernels if isinstance(kernel, GemmKernel)] == [ROWS, ROWS]
     assert [kernel.columns for kernel in kernels if isinstance(kernel, PackKernel)] == [COLUMNS]
+
+
+@pytest.mark.parametrize(("rows", "far", "packed"), [(1, True, 0), (2, True, 1), (1, False, 1)])
+@torch.no_grad()
+def test_one_row_reads_weights_that_are_far_away_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch, rows: int, packed: int, *, far: bool
+) -> None:
+    net, x = nn.Linear(160, 96), torch.randn(rows, 160)
+    monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 1 if far else 1 << 20)
+    compiled = weft.hybridize(nn.Sequential(net, nn.ReLU()))
+    with overrides(cache_dir=None):
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), net(x).relu())
+            net.weight.mul_(-1.5)
+        assert len(weft.program(compiled, x).plan.regions[0].packing) == packed

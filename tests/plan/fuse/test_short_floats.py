@@ -151,7 +151,7 @@ def test_panels_for_few_rows_and_of_large_models_stay_short(monkeypatch: pytest.
     x = torch.randn(40, 96).bfloat16()
     assert panels_of(model, x[:16]) == ["bf16"]
     assert panels_of(model, x) == ["f32"]
-    monkeypatch.setattr("weft.plan.fuse.matmul.MOST_WIDENED_BYTES", 1000)
+    monkeypatch.setattr("weft.plan.fuse.matmul.MOST_CACHED_BYTES", 1000)
     with torch.no_grad():
         graph = lift(weft.program(model, x).graph)
     [region] = find_regions(graph, frozenset(graph.inputs[1:]))

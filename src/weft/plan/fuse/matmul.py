@@ -34,7 +34,7 @@ from weft.plan.kernels.pack import PackKernel, in_words
 from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, LeafSource, Node, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout
 
-MOST_WIDENED_BYTES = 24 * 1024 * 1024  # of a program's weights: more do not stay in caches, and are not kept wider
+MOST_CACHED_BYTES = 24 * 1024 * 1024  # of a program's weights: more do not stay in caches, and are not kept wider
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], EpilogueOperand | None]
 
@@ -283,7 +283,7 @@ def factors_of(
         return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
     if (
         once
-        and not _is_packed_weight(fusion, right)
+        and (not _is_packed_weight(fusion, right) or _is_read_in_place(fusion, source, sizes))
         and reads_across(sizes, matrix_of(left.window), matrix_of(right.window))
     ):
         schedule = choose_dots(left.dtype, sizes, target, in_parts=not source.is_short)
@@ -296,6 +296,14 @@ def factors_of(
     return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
 
 
+def _is_read_in_place(fusion: Fusion, source: Source, sizes: tuple[int, int, int]) -> bool:
+    """Whether a weight is read where it lies: one row reads each number once, and panels would be kept beside it.
+
+    Only where weights do not stay in caches: else panels are read a few hundredths sooner.
+    """
+    return sizes[0] == 1 and len(source.casts) <= 1 and fusion.weight_bytes > MOST_CACHED_BYTES
+
+
 def _keeps_panel_short(fusion: Fusion, source: Source, rows: int) -> bool:
     """Whether panels of a weight are best of its own short type: they are read sooner, and take less memory.
 
@@ -303,7 +311,7 @@ def _keeps_panel_short(fusion: Fusion, source: Source, rows: int) -> bool:
     """
     if not source.is_short or source.casts[-2] not in SHORT_FLOATS or not _is_packed_weight(fusion, source.leaf):
         return False
-    return rows <= MOST_CONVERTED_ROWS or fusion.weight_bytes > MOST_WIDENED_BYTES
+    return rows <= MOST_CONVERTED_ROWS or fusion.weight_bytes > MOST_CACHED_BYTES
 
 
 def _grouped(
