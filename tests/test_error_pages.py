@@ -26,10 +26,15 @@ your line. With `weft.hybridize(net, whole=True)`, or `WEFT_WHOLE=on`, both are 
 are where a program is asked for: `weft.program`, `weft.save_program`, `weft.export`. A page for each kind:
 
 """
+SIZES = "data-dependent shape"
 PATHS = frozenset({"branch", "number", "list"})
 RUN_IN_PATHS = (
     "It runs as [paths](../hybridize.md#code-that-looks-at-values): programs that end where values decide. With "
     "`whole=True` it is an `UnsupportedError`."
+)
+RUN_FOR_SIZES = (
+    "It runs as [paths](../hybridize.md#code-that-looks-at-values): the operator runs by itself, and what follows is "
+    "a program for many such sizes. With `whole=True` it is an `UnsupportedError`."
 )
 RUNS = "Python runs it at each call; `weft.explain` says so. With `whole=True` it is an `UnsupportedError`."
 
@@ -40,7 +45,7 @@ def file_name(kind: str) -> str:
 
 def page(kind: str) -> str:
     fact, why, fix = (part[0].upper() + part[1:] for part in REFUSALS[kind])
-    happens = RUN_IN_PATHS if kind in PATHS else RUNS
+    happens = RUN_FOR_SIZES if kind == SIZES else RUN_IN_PATHS if kind in PATHS else RUNS
     text = (
         f"# {fact}\n\n**Why it is no whole program.** {why}.\n\n**What happens.** {happens}\n\n**What to do.** {fix}.\n"
     )

@@ -81,8 +81,8 @@ def test_exercise_21_a_branch_on_a_value_is_refused() -> None:
         f"  where {line(Branches, 'if ')}\n"
         "  why   hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as "
         "it was\n"
-        "  fix   use torch.where(condition, a, b), or hybridize the parts around it; without whole=True Python runs it "
-        "at each call"
+        "  fix   use torch.where(condition, a, b), or hybridize the parts around it; without whole=True it runs as "
+        "paths"
     )
 
 
@@ -178,7 +178,7 @@ def test_every_row_says_what_why_and_what_to_do() -> None:
         assert why, kind
         assert fix, kind
     assert ONCE in REFUSALS["branch"][1]
-    assert KEEP_EAGER in REFUSALS["branch"][2]
+    assert KEEP_EAGER in REFUSALS["numpy"][2]
 
 
 # -- the line that is named -------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from weft.ir.verifier import verify
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.reachable import find_state
 from weft.trace.python_state.trees import TensorLeaf
-from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.request import Request
+from weft.trace.several_traces import trace_program
+from weft.trace.traced import Traced
 
 
 @dataclass(frozen=True)

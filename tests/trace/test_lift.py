@@ -12,8 +12,8 @@ from weft.ir.interpreter import interpret
 from weft.ir.verifier import verify
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.reachable import find_state
-from weft.trace.traced import trace_program
-from weft.trace.tracer import Request
+from weft.trace.request import Request
+from weft.trace.several_traces import trace_program
 
 
 def lifted(function: Any, *arguments: Any) -> Graph:

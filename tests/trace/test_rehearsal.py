@@ -12,9 +12,10 @@ from torch.nn import functional
 
 import weft
 from weft.trace.python_state.reachable import find_state
+from weft.trace.request import Request
 from weft.trace.results import rehearsal
-from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.several_traces import trace_program
+from weft.trace.traced import Traced
 
 
 @pytest.fixture(autouse=True)

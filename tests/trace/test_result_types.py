@@ -12,9 +12,10 @@ from torch.nn import functional
 from weft.errors import UsageError
 from weft.ir.printer import print_graph
 from weft.trace.python_state.reachable import find_state
+from weft.trace.request import Request
 from weft.trace.results.result_types import ResultTypes, rows_as_data, rows_from_data
-from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.several_traces import trace_program
+from weft.trace.traced import Traced
 
 Function = Callable[..., Any]
 

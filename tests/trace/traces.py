@@ -7,8 +7,9 @@ from typing import Any
 
 from weft.ir.printer import print_graph
 from weft.trace.python_state.reachable import find_state
-from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.request import Request
+from weft.trace.several_traces import trace_program
+from weft.trace.traced import Traced
 
 
 def traced(function: Callable[..., Any], *arguments: Any, numbers: frozenset[int] = frozenset()) -> Traced:

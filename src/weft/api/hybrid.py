@@ -10,8 +10,8 @@ import logging
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from threading import RLock
 from types import CodeType
@@ -40,6 +40,7 @@ from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
 from weft.ir.graph import Graph
+from weft.passes.within import UnboundedError
 from weft.programs.description import Example, Ranges
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
@@ -58,8 +59,9 @@ from weft.trace.interception.refusals import (
 from weft.trace.interception.user_lines import user_place, user_stack_level
 from weft.trace.python_state.containers import Touched, attributes
 from weft.trace.python_state.facts import OF_INFERENCE
-from weft.trace.python_state.given_objects import FlatArguments, aliases_of
+from weft.trace.python_state.given_objects import FlatArguments, FlatCall, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
+from weft.trace.request import Around, Request
 from weft.trace.signature import (
     Key,
     key_change,
@@ -72,26 +74,12 @@ from weft.trace.signature import (
 )
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
-from weft.trace.tracer import Around, Request
 from weft.trace.varying import trace_varying
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
 MOST_PATHS = 16  # of one signature
-PATHS_AT_ONCE = 8  # that get a program when they come first
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FlatCall:
-    """The arguments of one call, nested and flat."""
-
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    leaves: list[Any]
-    structure: TreeSpec
-    containers: Sequence[Any] = ()  # and objects that are taken apart, each place of one
-    objects: Sequence[Any] = ()  # these alone
 
 
 class _ReachedError(Exception):
@@ -364,6 +352,8 @@ class Hybrid:
             if found is not None and not (whole and found.outcomes):
                 return found
             if is_new and len(self.programs.get(key, ())) >= MOST_PATHS:
+                if not self._next_paths.stray():
+                    return None
                 self._refuse(key, too_many_paths(self.name))
                 self.programs.pop(key, None)
             if not (whole or (self.refused.error(key) is None and (always or self._is_worth_it(key, is_new)))):
@@ -389,7 +379,7 @@ class Hybrid:
         """Whether a program is to be made now: beside a call that Python runs in another thread, none can be."""
         if self.rare.is_closed or self.python_runs.others():
             return False
-        return (is_new and len(self.programs.get(key, ())) < PATHS_AT_ONCE) or self.rare.deserves(key)
+        return self.rare.deserves_path(key, len(self.programs.get(key, ()))) if is_new else self.rare.deserves(key)
 
     def _find_varying(self, key: Key, call: FlatCall, declared: CallSizes) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
@@ -515,6 +505,12 @@ class Hybrid:
         )
 
     def _traced(self, call: FlatCall, *, runs: bool, whole: bool = False) -> Guarded[Program]:
+        try:
+            return self._traced_with(call, runs=runs, whole=whole, sizes=True)
+        except UnboundedError:  # sizes that are found out are in the way of a program for all of them
+            return self._traced_with(call, runs=runs, whole=whole, sizes=False)
+
+    def _traced_with(self, call: FlatCall, *, runs: bool, whole: bool, sizes: bool) -> Guarded[Program]:
         underway(f"tracing {self.name}")
         compile_ahead()
         roots = self._roots(call)
@@ -528,7 +524,8 @@ class Hybrid:
         request = self._request(call, state)
         decides = self.decides and self.options.decides() and not whole
         alone = whole or self.options.refuses()
-        request = replace(request, decides=decides, alone=alone, prints_each_time=self.options.python == "run")
+        prints = self.options.python == "run"
+        request = replace(request, decides=decides, finds_sizes=decides and sizes, alone=alone, prints_each_time=prints)
         around = request.around
         failure: Exception | None = None
         try:

@@ -21,6 +21,7 @@ from weft.runtime.path_graph import FAILED, OtherOutcome, PathGraph
 from weft.trace.signature import Key
 
 MOST_REMEMBERED = 256
+MOST_STRAYS = 64
 
 
 class RunsPaths(Protocol):
@@ -56,6 +57,12 @@ class NextPaths:
     def __init__(self) -> None:
         self._found: dict[tuple[PathGraph, int, Any], Guarded[Any]] = {}
         self._paces = Paces()
+        self._strays = 0  # calls that no path takes, of late more than calls that another path takes
+
+    def stray(self) -> bool:
+        """Note a call that no path takes, where there are to be no more; whether there were too many."""
+        self._strays += 1
+        return self._strays >= MOST_STRAYS
 
     def is_timed(self, found: Guarded[Any]) -> bool:
         """Whether the clock settles who runs the calls of a program."""
@@ -119,6 +126,7 @@ class NextPaths:
                 met.append(another)
                 continue
             if result is not MISSED:
+                self._strays = max(self._strays - 1, 0)
                 known.add(found, arguments, keywords)
             return result
 

@@ -23,6 +23,9 @@ OFTEN = 2.0  # times that time, by a program for a range of sizes, and a signatu
 WORTH = 0.5  # of the time that a program takes to be made
 FIRST_GUESS = 0.3  # seconds to make a program, before one was made
 PROGRAMS_TO_DOUBLE = 8
+PATHS_AT_ONCE = 8  # of one signature that get a program when they come first, where one is made in less than
+QUICK = 0.25  # seconds
+FEW_PATHS = 2  # that do in any case
 MOST_DOUBLED = 10
 
 
@@ -68,6 +71,11 @@ class RareCalls:
             return True
         doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
         return self._seconds.get(key, 0.0) >= WORTH * self._cost * (1 << min(doubled, MOST_DOUBLED))
+
+    def deserves_path(self, key: Key, paths: int) -> bool:
+        """Whether another way through code that has so many paths gets one now: the first few do, if that is quick."""
+        quick = self._cost < QUICK and paths < PATHS_AT_ONCE
+        return quick or paths < FEW_PATHS or self._seconds.get(key, 0.0) >= WORTH * self._cost
 
     def is_often(self, key: Key) -> bool:
         """Whether a signature that a program for a range of sizes takes has come often enough for one of its own."""

@@ -18,7 +18,7 @@ from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.declared_sizes import marked, refuse_unknown
-from weft.api.hybrid import FlatCall, Hybrid
+from weft.api.hybrid import Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
@@ -58,6 +58,7 @@ from weft.trace.interception.capture import (
     tree_map_only,
 )
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
+from weft.trace.python_state.given_objects import FlatCall
 from weft.trace.python_state.locations import Location
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.signature import Key

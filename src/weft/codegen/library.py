@@ -7,10 +7,10 @@ operator failed, so that an exception gets the user's line.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
@@ -33,10 +33,16 @@ TYPES = {"int": ("q", torch.int64), "float": ("d", torch.float64)}  # of an arra
 class LibraryExecutable:
     """Runs a plan: takes the inputs in order, gives the outputs in order."""
 
-    def __init__(self, plan: LibraryPlan, natives: Sequence[Native] = ()) -> None:
+    def __init__(
+        self,
+        plan: LibraryPlan,
+        natives: Sequence[Native] = (),
+        operators: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        """With `operators`, what runs in the place of some of PyTorch's."""
         self.plan = plan
         self.natives = tuple(natives)
-        self._writer = _Writer(plan, self.natives)
+        self._writer = _Writer(plan, self.natives, operators)
         self.source = self._writer.source()
         code: CodeType = compile(self.source, FILENAME, "exec")
         exec(code, self._writer.names)
@@ -68,9 +74,12 @@ class LibraryExecutable:
 class _Writer:
     """Writes the text of a plan's function."""
 
-    def __init__(self, plan: LibraryPlan, natives: Sequence[Native] = ()) -> None:
+    def __init__(
+        self, plan: LibraryPlan, natives: Sequence[Native], operators: Mapping[str, Callable[..., Any]]
+    ) -> None:
         self.plan = plan
         self.natives = natives
+        self.operators = operators
         self.names: dict[str, Any] = {"own": _own_copy, "flat": flat_results, "pick": _pick}
         self.variables: dict[Value, str] = {value: f"i{index}" for index, value in enumerate(plan.inputs)}
         self.places: dict[int, Any] = {}
@@ -103,7 +112,7 @@ class _Writer:
     def operator(self, target: str) -> str:
         """A name for an operator."""
         name = target.replace(".", "_")
-        self.names[name] = resolve(target)
+        self.names[name] = self.operators.get(target) or resolve(target)
         return name
 
     def call(self, target: str, arguments: Any, keywords: Any, fill: Callable[[Argument], str | None]) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from weft.ir.at_sizes import with_sizes
 from weft.ir.calls import Call
-from weft.ir.extents import Extent, today
+from weft.ir.extents import Extent
 from weft.ir.graph import Graph, Value
 from weft.ir.lifted import LiftedGraph
 from weft.ir.types import TensorType, TupleType
-from weft.passes.within import UnboundedError, has_extents
+from weft.passes.within import UnboundedError
 from weft.trace.lift.lift import lift_by_call
 
 
@@ -26,52 +25,7 @@ def resized(graph: Graph) -> Graph:
             if isinstance(size, Extent):
                 for atom in size.expression.atoms():
                     sizes.setdefault(atom, size.today + 6 + 2 * len(sizes))
-    return _with_sizes(graph, lambda size: Extent(size.expression.value(sizes.__getitem__), size.expression))
-
-
-def at_sizes(graph: Graph, sizes: Mapping[Value, int]) -> Graph:
-    """The Graph where nothing varies: of these sizes."""
-    return _with_sizes(graph, lambda size: size.expression.value(sizes.__getitem__))
-
-
-def _with_sizes(graph: Graph, now_of: Callable[[Extent], int]) -> Graph:
-    """The same Graph with other sizes in the place of those that vary."""
-
-    def changed(thing: Any) -> Any:
-        if isinstance(thing, Extent):
-            return now_of(thing)
-        if isinstance(thing, tuple):
-            return tuple(map(changed, thing))
-        if isinstance(thing, Call):
-            keywords = tuple((name, changed(entry)) for name, entry in thing.keywords)
-            return replace(thing, arguments=changed(thing.arguments), keywords=keywords)
-        if isinstance(thing, TensorType) and has_extents(thing):
-            again = replace(thing, shape=changed(thing.shape), strides=changed(thing.strides))
-            return again if has_extents(thing.strides) else _like_dense(again, thing)
-        return TupleType(changed(thing.items)) if isinstance(thing, TupleType) else thing
-
-    now: dict[Value, Value] = {}
-    for value in (*graph.inputs, *graph.values):
-        operands = tuple(now[operand] for operand in value.operands)
-        attributes = MappingProxyType({name: changed(entry) for name, entry in value.attributes.items()})
-        kind = changed(value.type)
-        is_same = kind is value.type and operands == value.operands and not value.attributes
-        now[value] = value if is_same else replace(value, operands=operands, type=kind, attributes=attributes)
-    return replace(
-        graph,
-        inputs=tuple(now[value] for value in graph.inputs),
-        values=tuple(now[value] for value in graph.values),
-        results=tuple(replace(result, value=now[result.value]) for result in graph.results),
-        writes=tuple(replace(write, input=now[write.input], value=now[write.value]) for write in graph.writes),
-    )
-
-
-def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
-    """A type of other sizes whose dimensions lie in the same order, without gaps."""
-    strides, step = [0] * kind.rank, 1
-    for place in sorted(range(kind.rank), key=lambda place: (today(before.strides[place]), -place)):
-        strides[place], step = step, step * max(today(kind.shape[place]), 1)
-    return replace(kind, strides=tuple(strides))
+    return with_sizes(graph, lambda size: Extent(size.expression.value(sizes.__getitem__), size.expression))
 
 
 def calls_of_lost_sizes(lifted: LiftedGraph, other: LiftedGraph) -> set[Value]:

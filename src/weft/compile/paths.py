@@ -7,46 +7,53 @@ rest, has most to fuse. Views are taken again in each segment: memory that a seg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from weft.ir.graph import Graph, Result, Value, replace_operands
+from weft.ir.at_sizes import at_sizes
+from weft.ir.calls import Call
+from weft.ir.extents import Extent
+from weft.ir.graph import Graph, Result, Value
 from weft.ir.ops import effect_of
 from weft.ir.same_graph import same_graph
 from weft.ir.sharing import sources
-from weft.ir.types import TensorType, TupleType
+from weft.ir.types import TensorType, TupleType, Type, UnsizedType
 from weft.passes.pipeline import run_pipeline
-from weft.runtime.compiled_graph import CompiledGraph
-from weft.runtime.path_graph import PathDecision, PathGraph, PathSegment
-from weft.trace.decisions import Decision
+from weft.passes.within import UnboundedError
+from weft.runtime.path_graph import PathDecision, PathGraph, PathSegment, Runs
+from weft.trace.decisions import Decision, FoundSize
 
-Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
+Compile = Callable[..., Runs]  # as weft.compile.pipeline.compile_graph
 
 
 class CompiledSegments:
     """The segments of one object's paths, each compiled once; callers hold the object's lock."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Graph, tuple[int, ...], CompiledGraph]] = []
+        self._found: list[tuple[tuple[Graph, ...], tuple[int, ...], Runs]] = []
         self._others: dict[str, CompiledSegments] = {}
 
     def of(self, precision: str) -> CompiledSegments:
         """The segments that compute products in a precision."""
         return self._others.setdefault(precision, CompiledSegments())
 
-    def compiled(self, graph: Graph, weights: Mapping[Value, int], compile_graph: Compile) -> CompiledGraph:
+    def compiled(self, graph: Graph, weights: Mapping[Value, int], compile_graph: Compile) -> Runs:
         """Compile a graph, or find one that says the same; `weights` are inputs that last, by their place in the path.
 
         What packs weights keeps them, so that other weights of the same sizes have a program of their own.
         """
         lasting = tuple(weights.get(value, -1) for value in graph.inputs)
-        simplified = run_pipeline(graph)
+        sizes = found_sizes(graph)
+        # What is simplified are calls with numbers, not with sizes that vary.
+        simplified = graph if sizes else run_pipeline(graph)
+        graphs = (simplified, *(at_sizes(simplified, numbers) for numbers in _told_apart(sizes)))
         for known, places, compiled in self._found:
-            if places == lasting and same_graph(known, simplified):
+            if places == lasting and len(known) == len(graphs) and all(map(same_graph, known, graphs)):
                 return compiled
         # Operators of earlier segments may lay a result out otherwise than their rules say.
         trusted = all(value.name != HANDED_ON for value in graph.inputs)
         compiled = compile_graph(simplified, frozenset(weights) & {*graph.inputs}, trusted=trusted)
-        self._found.append((simplified, lasting, compiled))
+        self._found.append((graphs, lasting, compiled))
         return compiled
 
     def __len__(self) -> int:
@@ -54,6 +61,39 @@ class CompiledSegments:
 
 
 HANDED_ON = "handed_on"
+FOUND = "found"  # handed on by an operator that finds it, which lays it out as the trace has seen
+FAR_APART = (1_000_003, 10_007)  # sizes that differ in such steps: other ones of a program are other numbers
+
+
+def found_sizes(graph: Graph) -> list[Value]:
+    """The numbers that a graph's sizes are made of, in order."""
+    found: dict[Value, None] = {}
+
+    def note(thing: Any) -> None:
+        if isinstance(thing, Extent):
+            found.update(dict.fromkeys(sorted(thing.expression.atoms(), key=lambda atom: order.get(atom, -1))))
+        elif isinstance(thing, tuple):
+            for item in thing:
+                note(item)
+        elif isinstance(thing, TensorType):
+            note((thing.shape, thing.strides))
+        elif isinstance(thing, TupleType):
+            note(thing.items)
+        elif isinstance(thing, Call):
+            note((thing.arguments, *(argument for _, argument in thing.keywords)))
+            note(tuple((*step.arguments, *step.keywords) for place in thing.written for step in place.path))
+
+    order = {value: place for place, value in enumerate(graph.inputs)}
+    for value in (*graph.inputs, *graph.values):
+        note(value.type)
+        for attribute in value.attributes.values():
+            note(attribute)
+    return list(found)
+
+
+def _told_apart(sizes: Sequence[Value]) -> list[dict[Value, int]]:
+    """Numbers for sizes: equal ones that are made of other sizes become other numbers."""
+    return [{size: step * (at + 1) for at, size in enumerate(sizes)} for step in FAR_APART] if sizes else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,11 +201,14 @@ def compile_path(
     lasting = {value: place for place, value in enumerate(graph.inputs) if value in weights}
     places = {value: place for place, value in enumerate(graph.inputs)}
     segments: list[PathSegment] = []
+    unsized = frozenset(decision.values[0] for decision in decisions if isinstance(decision.ask, FoundSize))
     for number, part in enumerate(cut.parts()):
+        segment = _segment_graph(graph, part, unsized)
         takes = tuple(places[value] for value in part.reads)
+        takes += tuple(places[value] for value in segment.inputs[len(takes) :])
         for value in part.gives:
             places[value] = max(places.values(), default=-1) + 1
-        run = kept.compiled(_segment_graph(graph, part), lasting, compile_) if part.values else None
+        run = kept.compiled(segment, lasting, compile_) if part.values else None
         gives = tuple(places[value] for value in part.gives) if run is not None else ()
         decision = None
         if number < len(decisions):
@@ -176,11 +219,35 @@ def compile_path(
     return PathGraph(graph, places, segments, draws=cut.draws)
 
 
-def _segment_graph(graph: Graph, part: SegmentPart) -> Graph:
-    """A segment as a graph of its own: what earlier segments have made goes in."""
+def _segment_graph(graph: Graph, part: SegmentPart, unsized: frozenset[Value]) -> Graph:
+    """A segment as a graph of its own: what earlier segments have made goes in, and behind it sizes that were found.
+
+    What finds out sizes here gives results of any.
+    """
     given = {*graph.inputs}
-    entries = {value: Value("input", (), value.type, name=HANDED_ON) for value in part.reads if value not in given}
+    entries = {
+        value: Value("input", (), value.type, name=FOUND if value in unsized else HANDED_ON)
+        for value in part.reads
+        if value not in given
+    }
     replaced = dict(entries)
-    values = replace_operands(part.values, replaced)
+    finding = {one for value in unsized for one in (value, *value.operands) if value.op == "item" or one is value}
+    values = []
+    for value in part.values:
+        operands = tuple(replaced.get(operand, operand) for operand in value.operands)
+        is_found = value in finding or (value.op == "item" and value.operands[0] in finding)
+        kind = _unsized(value.type) if is_found else value.type
+        if not is_found and any(isinstance(operand.type, UnsizedType) for operand in operands):
+            raise UnboundedError("what is found is read in the segment that finds it")
+        values.append(replace(value, operands=operands, type=kind) if is_found or operands != value.operands else value)
+        replaced[value] = values[-1]
     inputs = tuple(entries.get(value, value) for value in part.reads)
-    return Graph(graph.name, inputs, values, tuple(Result(replaced.get(value, value)) for value in part.gives))
+    results = tuple(Result(replaced.get(value, value)) for value in part.gives)
+    made = Graph(graph.name, inputs, tuple(values), results)
+    return replace(made, inputs=(*inputs, *(size for size in found_sizes(made) if size not in inputs)))
+
+
+def _unsized(kind: Type) -> Type:
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(map(_unsized, kind.items)))
+    return UnsizedType(kind.dtype, kind.device) if isinstance(kind, TensorType) else kind

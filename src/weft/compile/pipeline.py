@@ -20,7 +20,7 @@ from weft.compile.paths import CompiledSegments, compile_path
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.precision import FULL, INTEGERS, Reasons, kept_in_full, lowered
 from weft.compile.type_cache import keep_types, known_types
-from weft.compile.varying import VaryingCompiler
+from weft.compile.varying import VaryingCompiler, drawing_again, replay
 from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
@@ -40,14 +40,17 @@ from weft.runtime.machine import machine_model
 from weft.runtime.path_graph import PathGraph
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
-from weft.runtime.varying_gradients import VaryingDifferentiable
-from weft.runtime.varying_sizes import VaryingExecutable
+from weft.runtime.varying_gradients import OneBackward, VaryingDifferentiable
+from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 from weft.target import host_target
 from weft.trace.backward import Derivatives
+from weft.trace.decisions import FoundSize
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
-from weft.trace.traced import Gradient, Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.request import Request
+from weft.trace.several_traces import trace_program
+from weft.trace.traced import Gradient, Traced
+from weft.trace.varying import VaryingGradient
 from weft.underway import underway
 
 MOST_LIFTED = 6  # values that an operator becomes, on average, where what it hands on says what memory it needs
@@ -100,10 +103,37 @@ def compile_traced(
         asked = {} if traced.decisions else {"by_clock": config().clock == "on" and traced.precision == FULL}
         return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward, **asked), full)
     gradient = traced.gradient
+    if isinstance(gradient, VaryingGradient):
+        return _compile_found(traced, gradient, lock, compile_forward)
 
     whole = _forward(traced, gradient, simplified(gradient.graph))
     backward_of, again_of = _backwards(gradient.derivatives, lock, keeper)
     return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_forward, again_of))
+
+
+def _compile_found(traced: Traced, gradient: VaryingGradient, lock: RLock, compile_: Callable[..., Any]) -> Compiled:
+    """Compile a path with gradients that finds out sizes: its backward takes them as numbers."""
+    if gradient.kept:
+        raise UnboundedError("the backward leaves tensors in Python")
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        with lock:  # as in `_backwards`
+            found = gradient.backward(tangents)
+        return found.graph, gradient.saved_positions(found), found.gradients, None
+
+    run = OneBackward(_forward(traced, gradient, gradient.graph), backward_of, compile_)
+    run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)
+    run.replay = _replay_of(gradient, found_numbers(traced), draws=run.draws)
+    return Compiled(traced.graph, run)
+
+
+def _replay_of(
+    gradient: Gradient, sizes: Collection[Value], *, draws: bool
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What computes a forward by operators that autograd sees; behind its inputs is where the generator was."""
+    graph = gradient.graph
+    again = replay(replace(graph, results=graph.results[: len(graph.results) - len(gradient.saved)]), sizes)
+    return drawing_again(again) if draws else again
 
 
 def _backwards(
@@ -154,14 +184,21 @@ def _compile_forward(traced: Traced, kept: CompiledSegments | None) -> Callable[
     segments = CompiledSegments() if kept is None else kept
     precision = traced.precision if traced.gradient is None else FULL
 
-    def compile_segment(graph: Graph, weights: frozenset[Value], *, trusted: bool) -> CompiledGraph:
+    sizes = found_numbers(traced)
+
+    def compile_segment(graph: Graph, weights: frozenset[Value], *, trusted: bool) -> CompiledGraph | VaryingExecutable:
+        if any(size in sizes for size in graph.inputs):
+            places = {size: SizePlace(size, 0, None) for size in sizes}
+            return VaryingCompiler(places, compile_graph, precision)(graph, weights, trusted=trusted)
         if precision != FULL:
             graph = run_pipeline(lowered(lift(graph), weights, precision, host_target()))
         return compile_graph(graph, weights, trusted=trusted)
 
     def compile_(graph: Graph, weights: frozenset[Value], *, trusted: bool = True, **rest: Any) -> Any:
-        if not trusted:
-            return compile_graph(graph, weights, trusted=False, **rest)  # a backward
+        if not trusted:  # a backward
+            if any(size in sizes for size in graph.inputs):
+                return compile_segment(graph, weights, trusted=False)
+            return compile_graph(graph, weights, trusted=False, **rest)
         return compile_path(graph, traced.decisions, weights, segments.of(precision), compile_segment)
 
     return compile_
@@ -169,7 +206,7 @@ def _compile_forward(traced: Traced, kept: CompiledSegments | None) -> Callable[
 
 def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compiled:
     """Compile a program whose sizes vary."""
-    compiler = VaryingCompiler(traced, compile_graph)
+    compiler = VaryingCompiler.of(traced, compile_graph)
     gradient = traced.gradient
     if gradient is None:
         forward = _first_values(traced.graph, traced, forward_results)
@@ -187,8 +224,8 @@ def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compi
         return found.graph, positions, found.gradients, None
 
     run = VaryingDifferentiable(_forward(traced, gradient, gradient.graph), backward_of, compiler, compiler.sizes)
-    if not any(effect_of(value) == "random" for value in gradient.graph.values):
-        run.replay = compiler.replay(replace(gradient.graph, results=gradient.graph.results[: -len(saved)]))
+    run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)
+    run.replay = _replay_of(gradient, [place.value for place in compiler.sizes], draws=run.draws)
     return Compiled(traced.graph, run)
 
 
@@ -298,6 +335,12 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
 def lifted(graph: Graph) -> Graph:
     """Give a simplified graph in small ops, as far as this machine's code computes it."""
     return with_attentions(lift(graph), host_target())
+
+
+def found_numbers(traced: Traced) -> frozenset[Value]:
+    """Give the inputs that are sizes which operators find out."""
+    read = {decision.read for decision in traced.decisions if isinstance(decision.ask, FoundSize)}
+    return frozenset(entry.value for entry in traced.numbers if entry.later in read)
 
 
 def rarely_changing(traced: Traced) -> frozenset[Value]:

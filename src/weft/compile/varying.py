@@ -6,16 +6,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from weft.compile.calibration import calibrated_inputs
-from weft.compile.lifted_sizes import at_sizes, lifted_for_all_sizes
-from weft.compile.precision import lowered
+from weft.compile.lifted_sizes import lifted_for_all_sizes
+from weft.compile.precision import FULL, lowered
+from weft.ir.at_sizes import at_sizes, has_extents
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.growing import growing_inputs
-from weft.passes.within import UnboundedError, Within, any_varies, has_extents, prefix
+from weft.passes.within import UnboundedError, Within, any_varies, prefix
 from weft.passes.work import work_of
 from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
@@ -31,15 +34,20 @@ class VaryingCompiler:
     What a forward saves for its backward stays as large as it can be; the backward knows what is within of it.
     """
 
-    def __init__(self, traced: Traced, compile_graph: Callable[..., CompiledGraph]) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[Value, SizePlace],
+        compile_graph: Callable[..., CompiledGraph],
+        precision: str = FULL,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """With `is_alone`, sizes are found by a run of the one graph itself; else they are inputs of graphs."""
         self._compile = compile_graph
-        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
-        self._sizes = {
-            entry.value: SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes
-        }
-        self._precision = traced.precision
-        self._calibrated = calibrated_inputs(traced.inputs)
-        self._is_alone = traced.gradient is None  # sizes are found by a run of the graph itself
+        self._sizes = dict(sizes)
+        self._precision = precision
+        self._calibrated: Mapping[Value, Any] = {}
+        self._is_alone = is_alone
         self._within: Mapping[Value, Within] = {}  # of what the forward gives, of which some is
         self._kept: frozenset[Value] = frozenset()  # as large as it can be
         self._given: dict[Graph, dict[Value, Within]] = {}  # of what backwards take: saved values, and
@@ -64,9 +72,8 @@ class VaryingCompiler:
         inputs = dict(zip(graph.inputs, largest.graph.inputs, strict=True))
         found = split_by_sizes(largest, [inputs[place.value] for place in sizes])
         lasting = frozenset(inputs[value] for value in weights)
-        if self._is_alone:
-            known = {inputs[value]: one for value, one in self._calibrated.items()}
-            found = replace(found, graph=lowered(found.graph, lasting, self._precision, host_target(), known))
+        known = {inputs[value]: one for value, one in self._calibrated.items() if value in inputs}
+        found = replace(found, graph=lowered(found.graph, lasting, self._precision, host_target(), known))
         within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
         now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
         ends = [now[value] for value in forward]
@@ -84,23 +91,20 @@ class VaryingCompiler:
             self._within, self._kept = run.within, kept
         return run
 
+    @classmethod
+    def of(cls, traced: Traced, compile_graph: Callable[..., CompiledGraph]) -> VaryingCompiler:
+        """Make one for a program whose arguments vary in size."""
+        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
+        sizes = {entry.value: SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes}
+        is_alone = traced.gradient is None  # those with gradients compute in full precision
+        found = cls(sizes, compile_graph, traced.precision if is_alone else FULL, is_alone=is_alone)
+        found._calibrated = calibrated_inputs(traced.inputs)
+        return found
+
     @property
     def sizes(self) -> Sequence[SizePlace]:
         """Where calls have the sizes."""
         return tuple(self._sizes.values())
-
-    def replay(self, graph: Graph) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees."""
-        places = {value: place for place, value in enumerate(graph.inputs) if value in self._sizes}
-
-        def run(inputs: Sequence[Any]) -> Sequence[Any]:
-            now = at_sizes(graph, {value: inputs[place] for value, place in places.items()})
-            found = dict(zip(now.inputs, inputs, strict=True))
-            for value in now:
-                found[value] = evaluate(value, [found[operand] for operand in value.operands])
-            return [found[result.value] for result in now.results]
-
-        return run
 
     def note_backward(self, graph: Graph, saved: Sequence[Value], roots: Sequence[Value]) -> None:
         """Say which saved values are the first inputs of a backward, and of which values the rest are gradients."""
@@ -118,6 +122,34 @@ def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Valu
         for value, kind in kinds
         if isinstance(kind, TensorType) and has_extents(kind)
     }
+
+
+def replay(graph: Graph, sizes: Collection[Value]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees."""
+    places = {value: place for place, value in enumerate(graph.inputs) if value in sizes}
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        now = at_sizes(graph, {value: inputs[place] for value, place in places.items()})
+        found = dict(zip(now.inputs, inputs, strict=True))
+        for value in now:
+            found[value] = evaluate(value, [found[operand] for operand in value.operands])
+        return [found[result.value] for result in now.results]
+
+    return run
+
+
+def drawing_again(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """The same of what draws random numbers: behind its inputs is the state of the generator before it ran."""
+
+    def again(inputs: Sequence[Any]) -> Sequence[Any]:
+        now = torch.get_rng_state()
+        torch.set_rng_state(inputs[-1])
+        try:
+            return run(inputs[:-1])
+        finally:
+            torch.set_rng_state(now)
+
+    return again
 
 
 def _given_sizes(graph: Graph, sizes: dict[Value, Any]) -> tuple[SizePlace, ...]:

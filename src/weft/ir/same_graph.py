@@ -36,6 +36,11 @@ def same_value(left: Value, right: Value, numbers: dict[Value, int]) -> bool:
     return equal(_meaning(left, numbers), _meaning(right, numbers))
 
 
+def same_meaning(left: Value, right: Value, numbers: dict[Value, int]) -> bool:
+    """Whether attributes and operands of two values say the same, whatever their types."""
+    return equal(_meaning(left, numbers), _meaning(right, numbers))
+
+
 def equal(left: Any, right: Any) -> bool:
     """Whether two attributes are the same: of one type, NaN equal to itself, -0.0 not equal to 0.0."""
     if type(left) is not type(right):

@@ -14,9 +14,10 @@ from weft.programs.program import Program
 from weft.runtime.differentiable import Replay
 from weft.trace.python_state.reachable import find_state
 from weft.trace.python_state.trees import TensorLeaf
+from weft.trace.request import Request
+from weft.trace.several_traces import trace_program
 from weft.trace.signature import Key, memory_key
-from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.traced import Traced
 
 MOST_PROGRAMS = 2
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import torch
 
+from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.lifted import LiftedGraph
@@ -34,7 +35,6 @@ from weft.passes.within import (
     Within,
     expression_of,
     fixed,
-    has_extents,
     joined,
     merged,
     prefix,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from weft.errors import UsageError
+from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Value, Write
 from weft.ir.lifted import LiftedGraph
@@ -26,7 +27,6 @@ from weft.passes.within import (
     all_of,
     any_varies,
     fixed,
-    has_extents,
     joined,
     prefix,
     size_of,

@@ -11,11 +11,12 @@ from collections import Counter
 
 import torch
 
+from weft.ir.at_sizes import has_extents
 from weft.ir.extents import today
 from weft.ir.graph import Graph, Value, Write
 from weft.ir.types import TensorType, contiguous, row_major
 from weft.passes.bounding import Bounder
-from weft.passes.within import Found, has_extents, prefix, varies
+from weft.passes.within import Found, prefix, varies
 
 
 def growing_inputs(graph: Graph) -> dict[Value, Value]:

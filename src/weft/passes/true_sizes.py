@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import ExecutionError
+from weft.ir.at_sizes import has_extents
 from weft.ir.calls import Call, Operand, ViewStep, map_arguments
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
@@ -27,7 +28,6 @@ from weft.passes.within import (
     all_of,
     expression_of,
     fixed,
-    has_extents,
     prefix,
     varies,
 )

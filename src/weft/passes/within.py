@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from weft.errors import UsageError
+from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.types import TensorType, TupleType, Type
@@ -91,15 +92,6 @@ def fixed(thing: Any) -> Any:
     if isinstance(thing, TensorType):
         return replace(thing, shape=fixed(thing.shape), strides=fixed(thing.strides)) if has_extents(thing) else thing
     return TupleType(fixed(thing.items)) if isinstance(thing, TupleType) else thing
-
-
-def has_extents(thing: Any) -> bool:
-    """Whether a type, or an attribute, has sizes that vary."""
-    if isinstance(thing, TensorType):
-        return has_extents(thing.shape) or has_extents(thing.strides)
-    if isinstance(thing, TupleType):
-        return has_extents(thing.items)
-    return any(map(has_extents, thing)) if isinstance(thing, tuple) else isinstance(thing, Extent)
 
 
 def merged(*given: Within) -> Within:

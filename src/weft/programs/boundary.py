@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -11,12 +10,13 @@ import torch
 from torch.autograd.graph import increment_version
 
 from weft.codegen.torch_functions import copy_all
-from weft.ir.calls import Hole, Path, ViewStep, map_arguments
+from weft.ir.at_sizes import path_at_sizes
+from weft.ir.calls import Hole, Path, ViewStep
 from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve
 from weft.ir.sharing import sources
-from weft.ir.types import TensorType
+from weft.ir.types import NumberType, TensorType
 
 
 class Boundary:
@@ -54,9 +54,16 @@ class Boundary:
                 if outputs[index] is not inputs[source]
             ]
         )
-        sizes = {size: inputs[source].shape[dimension] for size, (source, dimension) in self._sizes.items()}
+        sizes = {
+            size: inputs[source] if dimension is None else inputs[source].shape[dimension]
+            for size, (source, dimension) in self._sizes.items()
+        }
         return [
-            self._result(inputs[source] if source >= 0 else outputs[index], _with_sizes(path, sizes), carries)
+            self._result(
+                inputs[source] if source >= 0 else outputs[index],
+                path_at_sizes(path, sizes) if sizes else path,
+                carries,
+            )
             if path
             else (inputs[source] if source >= 0 else outputs[index])
             for source, index, path, carries in self.results
@@ -76,9 +83,10 @@ def _varies(argument: Any) -> bool:
     return any(map(_varies, argument)) if isinstance(argument, tuple) else isinstance(argument, Extent)
 
 
-def _size_places(graph: Graph) -> dict[Value, tuple[int, int]]:
-    """Where each size that varies is found: an input, and a dimension of it."""
-    return {
+def _size_places(graph: Graph) -> dict[Value, tuple[int, int | None]]:
+    """Where each size that varies is found: an input, and a dimension of it, or an input that is a number."""
+    numbers = {value: (index, None) for index, value in enumerate(graph.inputs) if isinstance(value.type, NumberType)}
+    return numbers | {
         atom: (index, dimension)
         for index, value in enumerate(graph.inputs)
         if isinstance(value.type, TensorType)
@@ -87,24 +95,6 @@ def _size_places(graph: Graph) -> dict[Value, tuple[int, int]]:
         for atom in size.expression.atoms()
         if size.expression == Polynomial.atom(atom)
     }
-
-
-def _with_sizes(path: Path, sizes: Mapping[Value, int]) -> Path:
-    """A path whose sizes are those of a call."""
-    if not sizes:
-        return path
-
-    def known(leaf: Any) -> Any:
-        return leaf.expression.value(sizes.__getitem__) if isinstance(leaf, Extent) else leaf
-
-    return tuple(
-        replace(
-            step,
-            arguments=map_arguments(step.arguments, known),
-            keywords=tuple((name, map_arguments(argument, known)) for name, argument in step.keywords),
-        )
-        for step in path
-    )
 
 
 def _may_be_input(value: Value, inputs: Mapping[Value, int]) -> bool:

@@ -18,7 +18,10 @@ from weft.errors import counted
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion
+from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.decisions import NumberRead
+
+Runs = CompiledGraph | VaryingExecutable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,13 +54,13 @@ class PathDecision:
 class PathSegment:
     """One program of a path: places in the frame of what it takes and gives; without a `run` it computes nothing."""
 
-    run: CompiledGraph | None
+    run: Runs | None
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     decision: PathDecision | None = None
 
 
-Done = tuple[CompiledGraph, list[Any], Sequence[Any]]  # a segment that has run, what it took, what it gave
+Done = tuple[Runs, list[Any], Sequence[Any]]  # a segment that has run, what it took, what it gave
 
 
 NOT = "not"

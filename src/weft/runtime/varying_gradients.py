@@ -9,13 +9,42 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.runtime.compiled_graph import CompiledGraph
-from weft.runtime.differentiable import DifferentiableExecutable, Forward
+from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
 from weft.runtime.differentiable_backward import BackwardGraph, Compile, Tangents
+from weft.runtime.path_graph import HANDED_OVER
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 
 
-class VaryingDifferentiable(DifferentiableExecutable):
-    """As its base; its graphs take the sizes that vary as numbers, and gradients that lie in memory in any way."""
+class OneBackward(DifferentiableExecutable):
+    """As its base, with a backward for all sizes and strides of gradients, which lie in memory in any way."""
+
+    def __init__(
+        self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph], compile_graph: Compile
+    ) -> None:
+        super().__init__(forward, backward_of, compile_graph, _refuse_again, self._kinds_of)
+        self.draws = False
+        # What is in the way of a backward for all sizes shows now: exact programs have theirs.
+        self._backwards.make(self._types_of_all(), self._saved.types_of(self._training))
+
+    def forward(self, context: Any, inputs: Sequence[Any], done: Done | None) -> tuple[Any, ...]:
+        """The forward below autograd; one that draws is replayed from where the generator was."""
+        handed_over = HANDED_OVER.last  # by a path that may have drawn before this one goes on
+        random = None if handed_over is None else handed_over.random
+        if random is None and self.draws:
+            random = torch.get_rng_state()
+        roots = super().forward(context, inputs, done)
+        if random is not None and self.draws and context.given is not None:
+            context.given.append((random, random._version))
+        return roots
+
+    def _kinds_of(self, tangents: Sequence[torch.Tensor | None]) -> Tangents:
+        """One kind of backward for all gradients of the same results."""
+        pairs = zip(self._types_of_all(), tangents, strict=True)
+        return tuple(None if tangent is None else kind for kind, tangent in pairs)
+
+
+class VaryingDifferentiable(OneBackward):
+    """As its base; its graphs take the sizes of arguments that vary as numbers."""
 
     def __init__(
         self,
@@ -24,10 +53,8 @@ class VaryingDifferentiable(DifferentiableExecutable):
         compile_graph: Compile,
         sizes: Sequence[SizePlace],
     ) -> None:
-        super().__init__(forward, backward_of, compile_graph, _refuse_again, self._kinds_of)
+        super().__init__(forward, backward_of, compile_graph)
         self._sizes = tuple((place.input, place.dimension) for place in sizes)
-        # What is in the way of a backward for all sizes shows now: exact programs have theirs.
-        self._backwards.make(self._types_of_all(), self._saved.types_of(self._training))
 
     @property
     def forward_graph(self) -> CompiledGraph:
@@ -43,11 +70,6 @@ class VaryingDifferentiable(DifferentiableExecutable):
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
         return super().__call__([*inputs, *(inputs[place].shape[dimension] for place, dimension in self._sizes)])
-
-    def _kinds_of(self, tangents: Sequence[torch.Tensor | None]) -> Tangents:
-        """One kind of backward for all gradients of the same results."""
-        pairs = zip(self._types_of_all(), tangents, strict=True)
-        return tuple(None if tangent is None else kind for kind, tangent in pairs)
 
 
 def _refuse_again(tangents: Tangents, asking: frozenset[int]) -> NoReturn:

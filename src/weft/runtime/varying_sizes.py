@@ -17,7 +17,7 @@ from weft.passes.growing import grown_type
 from weft.passes.true_sizes import UnforeseenSizesError
 from weft.passes.within import Within
 from weft.plan.library_plan import plan_library
-from weft.runtime.compiled_graph import CompiledGraph, RefusedError
+from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
 from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
 from weft.runtime.new_tensors import NewTensors, OutputType
 
@@ -48,6 +48,7 @@ class VaryingInput:
         self._kind = TensorType(kind.dtype, tuple(map(today, kind.shape)), tuple(map(today, kind.strides)), kind.device)
         self._free: list[torch.Tensor] = []
         self._sizes = tuple(size.expression if isinstance(size, Extent) else size for size in kind.shape)
+        self._order = _order(kind)
         self.item = kind.dtype.itemsize
         self.is_float = kind.dtype.is_floating_point
         self.bytes = extent_bytes(self.largest)
@@ -63,7 +64,7 @@ class VaryingInput:
             return self.part.steps(self.largest, numbers)
         shape = tuple(size if isinstance(size, int) else _value(size, numbers) for size in self._sizes)
         large = (step * self.item for step in self._kind.strides)
-        own = (step * self.item for step in row_major(shape))
+        own = (step * self.item for step in _dense(shape, self._order))
         return list(zip(shape, large, own, strict=True))
 
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
@@ -153,13 +154,7 @@ class ResultPart:
     def taker(self, numbers: dict[Value, int]) -> Taker:
         """For a call's sizes: the shape, the strides, and what takes the part from the largest form."""
         shape = tuple(size if isinstance(size, int) else _value(size, numbers) for size in self._sizes)
-        if self._row_major:
-            strides = row_major(shape)
-        else:
-            found, step = [0] * len(shape), 1
-            for place in reversed(self._order):
-                found[place], step = step, step * max(shape[place], 1)
-            strides = tuple(found)
+        strides = row_major(shape) if self._row_major else _dense(shape, self._order)
         if self._factors is None:
             return shape, strides, tuple(slice(size) for size in shape)
         parts = tuple(slice(largest if size is None else _value(size, numbers)) for largest, size in self._factors)
@@ -196,6 +191,14 @@ def is_dense(kind: Any) -> bool:
 def _order(kind: TensorType) -> list[int]:
     """The dimensions, the outermost in memory first."""
     return sorted(range(kind.rank), key=lambda place: (-today(kind.strides[place]), -today(kind.shape[place])))
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor without gaps, whose dimensions are given from the outermost in memory on."""
+    found, step = [0] * len(shape), 1
+    for place in reversed(order):
+        found[place], step = step, step * max(shape[place], 1)
+    return tuple(found)
 
 
 def _single(size: int) -> tuple[Any, ...]:
@@ -380,6 +383,16 @@ class VaryingExecutable:
     def is_one_region(self) -> bool:
         """Whether all of it is one region: copies of inputs are made around it."""
         return False
+
+    @property
+    def regions(self) -> tuple[NativeRegion, ...]:
+        """The regions in machine code."""
+        return self.compiled.regions
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that it is planned to need at once, beside its inputs."""
+        return self.compiled.peak_bytes
 
     def bound(self, arguments: Sequence[int]) -> None:
         """Give what runs it as it is bound: nothing does."""

@@ -45,6 +45,8 @@ class NumberRead:
     symbol: Any = None
     computed: list[ComputedNumber] = field(default_factory=list)
     conditions: tuple[Condition, ...] = ()
+    bounds: tuple[Condition, ...] = ()  # of a size, within which its program runs
+    room: int = 0  # the largest size
 
     def value(self, numbers: Sequence[Any]) -> Any:
         """What stands in its place before a run."""
@@ -62,6 +64,7 @@ class Decision:
     after: int
     place: Place | None = None
     read: NumberRead | None = None  # what is asked is a number that flows on, and decides by conditions
+    real: tuple[Any, ...] = ()  # what was asked: the tensors of the call that is traced, or a size
 
 
 def truth(tensor: torch.Tensor) -> Any:
@@ -106,6 +109,25 @@ OPERATOR_ASKS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "aten.equal.default": are_equal,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResults:
+    """How many an operator finds in the call that is traced, and what kinds of elements it gives."""
+
+    count: int
+    dtypes: tuple[torch.dtype, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSize:
+    """Asks how many elements an operator has found: a size of what it gives."""
+
+    dimension: int
+
+    def __call__(self, tensor: torch.Tensor) -> int:
+        """The size."""
+        return tensor.shape[self.dimension]
 
 
 class RealValues:
@@ -155,15 +177,32 @@ class RealValues:
 class Decisions:
     """The decisions of one trace."""
 
-    def __init__(self, values: list[Value], inputs: Callable[[], Mapping[Value, Any]], name: str) -> None:
+    def __init__(
+        self,
+        values: list[Value],
+        inputs: Callable[[], Mapping[Value, Any]],
+        name: str,
+        before: Sequence[Decision] | None = None,
+    ) -> None:
+        """With `before`, these decisions of another trace of the same call are made again."""
         self.made: list[Decision] = []
         self._values = values
         self._real = RealValues(values, inputs)
         self._name = name
+        self._before = before
 
-    def real(self, value: Value) -> Any:
-        """The real tensor of a value."""
-        return self._real.of(value)
+    def _known(self, place: Any) -> tuple[Any, ...] | None:
+        """What another trace was told here."""
+        if self._before is None:
+            return None
+        if len(self.made) >= len(self._before) or self._before[len(self.made)].place != place:
+            raise UnsupportedError(f"{self._name} decides in another way where numbers flow on")
+        return self._before[len(self.made)].real
+
+    def _asked(self, values: Sequence[Value], place: Any) -> tuple[Any, ...]:
+        """The real tensors of values."""
+        known = self._known(place)
+        return tuple([self._real.of(value) for value in values]) if known is None else known
 
     def reads(self) -> list[NumberRead]:
         """The numbers that were read."""
@@ -175,15 +214,28 @@ class Decisions:
 
     def read(self, value: Value, gives: Callable[..., Any], add: Callable[[Any, NumberRead], Any], place: Any) -> Any:
         """Read a number, which flows on; `add` gives what stands for it."""
-        real = self.real(value)
+        [real] = self._asked([value], place)
         found = gives(real)
         if not is_countable(found):
             return gives(*self.note([value], exact_number, place))
         self._check_count()
         read = NumberRead(-1, type(found))
         stand_in = add(found, read)
-        self.made.append(Decision((value,), gives, None, len(self._values), place, read))
+        self.made.append(Decision((value,), gives, None, len(self._values), place, read, (real,)))
         return stand_in
+
+    def count(self, values: Sequence[Value], count: Callable[..., FoundResults], place: Place | None) -> FoundResults:
+        """How many an operator finds in tensors, of which `found` has to be told next."""
+        self._check_count()
+        known = self._known(place)
+        found: FoundResults = count(*[self._real.of(value) for value in values]) if known is None else known[0]
+        return found
+
+    def found(
+        self, value: Value, ask: FoundSize, found: FoundResults, place: Place | None, read: NumberRead | None
+    ) -> None:
+        """Decide by a size that an operator has found out; one that is read may be another one."""
+        self.made.append(Decision((value,), ask, found.count, len(self._values), place, read, (found,)))
 
     def _check_count(self) -> None:
         if len(self.made) >= MOST_DECISIONS:
@@ -195,9 +247,9 @@ class Decisions:
     def note(self, values: Sequence[Value], ask: Callable[..., Any], place: Place | None) -> list[Any]:
         """Decide by tensors; gives the real ones."""
         self._check_count()
-        real = [self.real(value) for value in values]
-        self.made.append(Decision(tuple(values), ask, ask(*real), len(self._values), place))
-        return real
+        real = self._asked(values, place)
+        self.made.append(Decision(tuple(values), ask, ask(*real), len(self._values), place, None, real))
+        return list(real)
 
 
 def settled(decision: Decision) -> Decision:
@@ -205,6 +257,11 @@ def settled(decision: Decision) -> Decision:
     if decision.read is None:
         return decision
     return replace(decision, outcome=("read", *(condition.text for condition in decision.read.conditions)))
+
+
+def decides_exactly(decision: Decision) -> bool:
+    """Whether a decision holds for one number, or for one size."""
+    return decision.read is None and (decision.ask is exact_number or isinstance(decision.ask, FoundSize))
 
 
 def is_of_fractions(decision: Decision) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import ge, le
 from typing import Any, Protocol
 
 import torch
 
+from weft.ir.extents import today
 from weft.ir.graph import Place, Value
 from weft.ir.library import name_of
+from weft.ir.types import NumberType
 from weft.trace.decisions import (
     ASKED,
     MOST_ELEMENTS,
@@ -16,13 +20,25 @@ from weft.trace.decisions import (
     ComputedNumber,
     Decision,
     Decisions,
+    FoundResults,
+    FoundSize,
     NumberRead,
     exact_number,
     is_of_fractions,
     settled,
 )
-from weft.trace.interception.capture import Interception, Operator, outside_tracing
+from weft.trace.found_sizes import LEAST, TRACED_FROM, finding_of, lies_in, room_for
+from weft.trace.interception.capture import (
+    Interception,
+    Operator,
+    extent_of,
+    is_stand_in,
+    outside_tracing,
+    tree_flatten,
+    tree_map_only,
+)
 from weft.trace.interception.printed import Printed
+from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
 
@@ -51,6 +67,9 @@ class TracesValues(Protocol):
     def add_later(self, later: NumberRead, number: float, name: str, expression: Any = None) -> Any:
         """Add a number that is there in a run."""
 
+    def add_found(self, number: int, value: Value, size: Any, read: NumberRead) -> None:
+        """Add a size that is found out in a run."""
+
     def place(self) -> Place | None:
         """The user's line."""
 
@@ -58,10 +77,10 @@ class TracesValues(Protocol):
 class ReadValues:
     """What one trace reads of its call's values; with `flow`, numbers that it reads flow on."""
 
-    def __init__(self, tracer: TracesValues, flow: bool) -> None:
+    def __init__(self, tracer: TracesValues, flow: bool, before: Sequence[Decision] | None = None) -> None:
         self._tracer = tracer
         self._flow = flow
-        self._decisions = Decisions(tracer.recorder.values, tracer.real_inputs, tracer.request.name)
+        self._decisions = Decisions(tracer.recorder.values, tracer.real_inputs, tracer.request.name, before)
 
     def may_ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
         """Whether the values of this call may decide what a function gives."""
@@ -83,7 +102,68 @@ class ReadValues:
         with outside_tracing():
             return operator(*self._decisions.note(values, OPERATOR_ASKS[name_of(operator)], self._tracer.place()))
 
+    def find(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Let an operator find out how large its results are in this call; None of one that does something else."""
+        found = finding_of(operator, arguments, keywords)
+        if found is None:
+            return None
+        finding, given = found
+        tracer, place = self._tracer, self._tracer.place()
+        tracer.printed.decided()
+        tensors = list(dict.fromkeys(leaf for leaf in tree_flatten((arguments, keywords))[0] if is_stand_in(leaf)))
+        values = [tracer.recorder.value_of(tensor) for tensor in tensors]
+        dimension, order = finding.dimension(given), finding.order(given)
+
+        def run(*real: torch.Tensor) -> FoundResults:
+            known = dict(zip(map(id, tensors), real, strict=True))
+            told = tree_map_only(torch.Tensor, lambda tensor: known[id(tensor)], (arguments, keywords))
+            results = operator(*told[0], **told[1])
+            all_of_them = (results,) if isinstance(results, torch.Tensor) else tuple(results)
+            if not all(lies_in(one, None if at else order) for at, one in enumerate(all_of_them)):
+                refuse("data-dependent shape", place, detail=str(operator))
+            return FoundResults(all_of_them[0].shape[dimension], tuple(one.dtype for one in all_of_them))
+
+        with outside_tracing():
+            found_results = self._decisions.count(values, run, place)
+        count = found_results.count
+        read, size = None, count
+        if self._flow and tracer.request.finds_sizes and count >= TRACED_FROM:
+            with tracer.interception.plainly():
+                bound = finding.bound(given)
+            read = NumberRead(-1, int)
+            size = self._add_size(count, None if bound is None else today(extent_of(bound)), read)
+        with tracer.interception.plainly():
+            shapes = finding.shapes(given, size)
+        results = [
+            tracer.interception.sized(shape, dtype, tensors[0].device, None if at else order)
+            for at, (shape, dtype) in enumerate(zip(shapes, found_results.dtypes, strict=True))
+        ]
+        value = tracer.recorder.record_found(operator, arguments, keywords, results)
+        self._decisions.found(value, FoundSize(dimension), found_results, place, read)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _add_size(self, count: int, bound: int | None, read: NumberRead) -> Any:
+        """Add a size that is found, as a symbol."""
+        tracer = self._tracer
+        read.number = len(tracer.trace.numbers)
+        largest = tracer.request.rooms.get(read.number) or room_for(count, bound)
+        size = tracer.interception.found_size(count, largest, f"found{read.number}")
+        value = Value("input", (), NumberType("int"), name="found")
+        read.symbol, read.room = size.node.expr, largest
+        tracer.recorder.varies = True
+        tracer.recorder.numbers[read.symbol] = tracer.interception.sizes[read.symbol] = value
+        tracer.interception.largest[value] = largest
+        tracer.add_found(count, value, size, read)
+        place = (read.number,)
+        read.bounds = (
+            Condition(NumberLeaf(partial(le, LEAST), place), f"{LEAST} <= found{read.number}"),
+            Condition(NumberLeaf(partial(ge, largest), place), f"found{read.number} <= {largest}"),
+        )
+        return size
+
     def _add(self, number: float, read: NumberRead) -> Any:
+        if self._tracer.request.finds_sizes and type(number) is int and number >= TRACED_FROM:
+            return self._add_size(number, None, read)
         read.number = len(self._tracer.trace.numbers)
         stand_in = self._tracer.add_later(read, number, "read")
         read.symbol = self._tracer.trace.numbers[-1].symbol
@@ -113,12 +193,17 @@ class ReadValues:
     def decisions(self) -> tuple[Decision, ...]:
         """What was decided by values, with what must hold of the numbers that were read."""
         for read in self._decisions.reads():
-            read.conditions = ()
+            read.conditions = read.bounds
         for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():
             found = self._of(expression)
             if found is not None:
                 found[1].conditions += (Condition(found[0], str(expression)),)
         return tuple(map(settled, self._decisions.made))
+
+    def fixes_sizes(self) -> bool:
+        """Whether it holds for one value of a whole number that it read, as of what is a size."""
+        whole = [one for one in self._decisions.reads() if one.kind is int]
+        return any(self._tracer.interception.has_one_value(one.symbol) for one in whole)
 
     def fixes_fractions(self) -> bool:
         """Whether it holds for one value of a fraction that was read, which hardly ever comes again."""

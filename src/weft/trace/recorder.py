@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -290,6 +290,26 @@ class Recorder(TensorTable):
         for index, (tensor, kind) in enumerate(results):
             self.add_result(tensor, self.emit("item", (whole,), kind, index=index))
         return tuple(tensor for tensor, _ in results)
+
+    def record_found(
+        self, operator: Operator, arguments: Any, keywords: dict[str, Any], results: Sequence[torch.Tensor]
+    ) -> Value:
+        """Record an operator that finds out how large its results are; `results` stand for them. Gives the first."""
+        builder = CallBuilder(self, [])
+        given = builder.encode(self._stand_ins(arguments))
+        named = tuple((name, builder.encode(self._stand_ins(argument))) for name, argument in keywords.items())
+        kinds = tuple(map(kind_of, results))
+        whole_kind: Type = kinds[0] if len(kinds) == 1 else TupleType(kinds)
+        whole = self.emit("library", tuple(builder.operands), whole_kind, call=Call(name_of(operator), given, named))
+        values = (
+            [whole]
+            if len(kinds) == 1
+            else [self.emit("item", (whole,), kind, index=index) for index, kind in enumerate(kinds)]
+        )
+        for tensor, value in zip(results, values, strict=True):
+            dress_result(tensor)
+            self.add_result(tensor, value)
+        return values[0]
 
     def _from_first_element(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of as_strided without the offset, where it is the tensor's own in memory of the program."""

@@ -18,7 +18,7 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
-from weft.trace.decisions import Decision, exact_number
+from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.printed import Printed
@@ -29,21 +29,19 @@ from weft.trace.python_state.counters import Condition, NumberLeaf, counted_plac
 from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
 from weft.trace.python_state.facts import content
-from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.python_state.locations import Location
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.python_state.retracing import (
-    Effects,
     Noting,
     NotingQueue,
     may_only_grow,
     only_grown,
-    refuse_restless,
 )
 from weft.trace.python_state.tensor_facts import Asked
 from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
+from weft.trace.request import Around, Request
 from weft.trace.size_symbols import TracedSize
-from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, Tracer
+from weft.trace.tracer import Trace, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +80,7 @@ class Traced:
     decisions: tuple[Decision, ...] = ()  # by values: it is one path of several
     printed: Printed = field(default_factory=Printed)
     fixes_fractions: bool = False  # it holds for one value of a fraction that it read
+    fixes_sizes: bool = False  # it holds for one value of a whole number that it read
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
     precision: str = "float32"  # of products, see weft.compile.precision
 
@@ -176,76 +175,15 @@ def copied(value: Value) -> Value:
     return Value("library", (value,), value.type, MappingProxyType({"call": call}))
 
 
-def trace_program(request: Request) -> Traced:
-    """Run a function once on stand-ins and describe it as a program.
-
-    Numbers that may change are traced as such only if the program is the same for today's values as when they are
-    written into it; those that decided something are written in (`Traced.fixed` names them).
-    """
-    traced = _drawing_nothing(request) if request.draws else _with_reads(request)
-    for constant in traced.constants:
-        constant.put()
-    traced.printed.show()
-    return traced
-
-
-def _drawing_nothing(request: Request) -> Traced:
-    """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
-    state = request.state
-    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_draws, request)))
-    if traced.kept:
-        numbers = [entry.number for entry in traced.numbers]
-        effects = Effects(traced.kept, numbers, traced.constants)
-        refuse_restless(effects, traced.touched, request.state, partial(_next, request), partial(_next, request))
-    return traced
-
-
-def _next(request: Request) -> Effects:
-    """What a call would leave in Python now, where everything is as it would be then."""
-    found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
-    return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
-
-
-def _with_draws(request: Request) -> Traced:
-    """Refuse a program that is another one when what Python draws is written into it: code looks at what it is."""
-    traced = _with_reads(request)
-    drawn = [(entry.later, entry.number) for entry in traced.numbers if isinstance(entry.later, Draw)]
-    if drawn:
-        numbers = tuple(number for _, number in drawn)
-        state, indexed = request.walk(*request.state.roots), traced.counted_index
-        written = replace(request, numbers=frozenset(), draws_written=numbers, state=state, counted_index=indexed)
-        if not _is_same(traced, _trace(written), drawn=True):
-            refuse("python draw", drawn[0][0].place)
-    return traced
-
-
-def _with_reads(request: Request) -> Traced:
-    """Trace a program; numbers that it reads from tensors flow on, where that makes no other program of it."""
-    fixed = traced_with_numbers(request)
-    if fixed.decisions and fixed.flags.inputs:
-        refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
-    if not any(decision.ask is exact_number for decision in fixed.decisions):
-        return fixed
-    free: Traced | None = None
-    try:
-        free = traced_with_numbers(replace(request, reads=True, state=request.walk(*request.state.roots)))
-    except (InternalError, MemoryError):
-        raise
-    except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
-        free = None
-    found = free if free is not None and _is_same(free, fixed) else fixed
-    if found.fixes_fractions:
-        refuse("number", next((decision.place for decision in fixed.decisions if decision.ask is exact_number), None))
-    return found
-
-
 def traced_with_numbers(request: Request) -> Traced:
     """Trace a program whose numbers may change, but for those that decide something."""
-    fixed = _trace(replace(request, numbers=frozenset()))
+    fixed = trace_settled(replace(request, numbers=frozenset()))
     free, places = request.numbers, tuple(counted_places(fixed.kept))
     while free or places:
         try:
-            traced = _trace(replace(request, numbers=free, places=places, state=request.walk(*request.state.roots)))
+            traced = trace_settled(
+                replace(request, numbers=free, places=places, state=request.walk(*request.state.roots))
+            )
         except (InternalError, MemoryError):
             raise
         except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
@@ -258,7 +196,7 @@ def traced_with_numbers(request: Request) -> Traced:
             places += tuple(more)  # what was put there happened to be what had been there
             continue
         if not traced.fixed and not traced.fixed_places:
-            if _is_same(traced, _indexed_alike(traced, fixed, request)):
+            if is_same(traced, _indexed_alike(traced, fixed, request)):
                 return replace(traced, fixed=request.numbers - free)
             if not free or not places:
                 break
@@ -274,14 +212,14 @@ def _indexed_alike(traced: Traced, fixed: Traced, request: Request) -> Traced:
     if not traced.counted_index:
         return fixed
     state, known = request.walk(*request.state.roots), traced.counted_index
-    return _trace(replace(request, numbers=frozenset(), state=state, counted_index=known))
+    return trace_settled(replace(request, numbers=frozenset(), state=state, counted_index=known))
 
 
 def _all_fixed(traced: Traced, request: Request) -> Traced:
     return replace(traced, fixed=request.numbers)
 
 
-def _is_same(free: Traced, fixed: Traced, *, drawn: bool = False) -> bool:
+def is_same(free: Traced, fixed: Traced, *, drawn: bool = False) -> bool:
     """Whether a program with free numbers becomes, with today's numbers written in, the one traced with them.
 
     With `drawn` numbers that were drawn are written in too.
@@ -346,7 +284,7 @@ def _is_same_leaf(free: Any, fixed: Any, numbers: tuple[Sequence[Any], Sequence[
     return content(one) == content(other) or (type(one) is type(other) and one == other)
 
 
-def _trace(request: Request) -> Traced:
+def trace_settled(request: Request) -> Traced:
     """Trace a program; where it appends to lists, once more, to see whether it looks at what is in them."""
     traced = traced_once(request)
     everything = (*traced.kept, *(traced.gradient.kept if traced.gradient is not None else ()))
@@ -437,6 +375,7 @@ def traced_once(request: Request) -> Traced:
         decisions=() if tracer.reads is None else tracer.reads.decisions(),
         printed=tracer.printed,
         fixes_fractions=tracer.reads is not None and tracer.reads.fixes_fractions(),
+        fixes_sizes=tracer.reads is not None and tracer.reads.fixes_sizes(),
         spent=_spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)

@@ -53,6 +53,7 @@ from weft.trace.interception.functions import (
 from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
 from weft.trace.interception.user_lines import user_place
+from weft.trace.mask_index import with_places
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
 from weft.trace.python_state.counters import Condition, NumberLeaf, composed, place_stand_in
@@ -62,7 +63,7 @@ from weft.trace.python_state.facts import left_settings, put_back
 from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.impurity import Refusing
 from weft.trace.python_state.locations import Location
-from weft.trace.python_state.reachable import SOURCES, PythonState, find_state
+from weft.trace.python_state.reachable import SOURCES, PythonState
 from weft.trace.python_state.retracing import Noting
 from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,
@@ -78,12 +79,13 @@ from weft.trace.read_values import ReadValues
 from weft.trace.recorder import CallBuilder, Recorder
 from weft.trace.replaced_memory import ReplacedMemory
 from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_tensors
+from weft.trace.request import Request
 from weft.trace.results.corrections import CORRECTIONS, correct_strides
 from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import result_by_symbols, row_by_rule
-from weft.trace.results.result_types import ResultTypes, stand_ins
-from weft.trace.size_symbols import AskedSizes, SizeSymbols, TracedSize
+from weft.trace.results.result_types import stand_ins
+from weft.trace.size_symbols import SizeSymbols, TracedSize
 from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -98,45 +100,6 @@ class TracedInput:
     stand_in: torch.Tensor
     leaf: torch.Tensor
     argument: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The modes around a call: whether gradients are recorded, and whether it is made in inference mode."""
-
-    grad: bool = True
-    inference: bool = False
-    exact: bool = True  # it is traced in inference mode too, where it is called in it
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """What to trace: a function, its arguments, the state that it may reach, which number arguments may change.
-
-    `result_types` is what is known of operators' results, and learns what this trace finds.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    name: str
-    state: PythonState
-    argument_names: tuple[str, ...] = ()
-    numbers: frozenset[int] = frozenset()
-    result_types: ResultTypes = field(default_factory=ResultTypes)
-    draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
-    draws_written: tuple[float, ...] | None = None  # what another trace has drawn is written in: to compare with that
-    around: Around = field(default_factory=Around)
-    keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
-    walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
-    apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
-    places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
-    counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
-    sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
-    prints_each_time: bool = False  # so that code that prints is no program
-    reads: bool = False  # numbers that are read from tensors flow on, where values decide
-    decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused
-    alone: bool = True  # nothing else may run where the program cannot: what depends on values may fail in a run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +166,7 @@ class Tracer:
         self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
-        self.reads = ReadValues(self, request.reads) if request.decides else None
+        self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -358,6 +321,10 @@ class Tracer:
         self.recorder.numbers[symbol] = value
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, later=later))
         return stand_in
+
+    def add_found(self, number: int, value: Value, size: Any, read: NumberRead) -> None:
+        """Add a size that is found out in a run."""
+        self.trace.numbers.append(TracedNumber(number, value, size.node.expr, size, later=read))
 
     def _check_draws(self) -> None:
         """Refuse a program that holds for the very numbers that were drawn: others are drawn at each run."""
@@ -537,6 +504,8 @@ class Tracer:
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
         counted = self._counted.replaced(function, arguments) or self._tensor_index.replaced(function, arguments)
+        if counted is None and self.reads is not None and not self._in_backward:
+            counted = with_places(function, arguments, lambda mask: self._elements(mask) is not None)
         if counted is not None:
             return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
@@ -593,20 +562,27 @@ class Tracer:
         try:
             result = self.recorder.record(operator, arguments, keywords, self._runner(operator, target))
         except DATA_DEPENDENT:
-            with self.interception.plainly():
-                as_kernel(operator, target, (arguments, keywords), None)  # it raises what the kernel does
-            found = self._known_sizes.result(operator, arguments, keywords)
-            if found is not None:
-                return found
-            if target in UNSIZED:
-                return self._hand_out_unsized(target, operator, arguments, keywords)
-            refuse("data-dependent shape", place, detail=str(operator))
+            return self._find_sizes(operator, arguments, keywords)
         except NO_SHAPE_RULE:
             refuse("no shape rule", place, detail=str(operator))
         if random is not None:
             with outside_tracing():
                 random.after_random_operator()
         return result
+
+    def _find_sizes(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Record an operator whose results are as large as values say."""
+        target = name_of(operator)
+        with self.interception.plainly():
+            as_kernel(operator, target, (arguments, keywords), None)  # it raises what the kernel does
+        found = self._known_sizes.result(operator, arguments, keywords)
+        if found is None and self.reads is not None and not self._in_backward:
+            found = self.reads.find(operator, arguments, keywords)
+        if found is None and target in UNSIZED:
+            found = self._hand_out_unsized(target, operator, arguments, keywords)
+        if found is None:
+            refuse("data-dependent shape", self.place(), detail=str(operator))
+        return found
 
     def _sum_in_place(self, first: torch.Tensor, second: torch.Tensor) -> Any:
         """Record a sum that lies in memory as its first tensor does."""

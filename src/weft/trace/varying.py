@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Result, Value
@@ -12,9 +13,9 @@ from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
 from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
+from weft.trace.request import Request
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Gradient, Traced, leave_the_same, traced_once, traced_with_numbers
-from weft.trace.tracer import Request
 
 SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
 WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
@@ -67,11 +68,34 @@ def _only_computes(traced: Traced) -> bool:
     return not (traced.constants or own or traced.depends_on_offsets or traced.moving or traced.held)
 
 
+class LaysOut(Protocol):
+    """Gives values of graphs with symbols the strides of the same values in graphs without."""
+
+    def __call__(self, value: Value) -> Value:
+        """The value as it is laid out."""
+
+    def fresh(self) -> LaysOut:
+        """One for another graph."""
+
+    def add_inputs(self, varying: Sequence[Value], plain: Sequence[Value]) -> None:
+        """Add inputs, of which numbers are in the graph with symbols alone."""
+
+    def graph(self, varying: Graph, plain: Graph) -> Graph:
+        """Lay a graph out."""
+
+    def replaced(self, graph: Graph) -> Graph:
+        """The same graph of values that are laid out already."""
+
+
 class _Layout:
     """Gives values of a graph with symbols the strides that the same values have in one without."""
 
     def __init__(self) -> None:
         self._now: dict[Value, Value] = {}
+
+    def fresh(self) -> _Layout:
+        """One for another graph."""
+        return _Layout()
 
     def __call__(self, value: Value) -> Value:
         return self._now.get(value, value)
@@ -113,10 +137,11 @@ class _Layout:
 class VaryingGradient(Gradient):
     """The differentiable side of a program whose sizes vary: the forward saves all of them too."""
 
-    def __init__(self, varying: Gradient, plain: Gradient, layout: _Layout, sizes: Sequence[Value]) -> None:
+    def __init__(self, varying: Gradient, plain: Gradient, layout: LaysOut, sizes: Sequence[Value]) -> None:
         if varying.failure is not None or plain.failure is not None:
             raise _OtherOperatorsError
         self._varying, self._plain, self.derivatives = varying, plain, varying.derivatives
+        self._layout = layout
         self.roots = tuple(map(layout, varying.roots))
         self.wanted, self.unreached = varying.wanted, varying.unreached
         self._more = tuple(size for size in sizes if size not in varying.saved)
@@ -140,7 +165,7 @@ class VaryingGradient(Gradient):
             )
             for gradient in (self._varying, self._plain)
         )
-        layout = _Layout()
+        layout = self._layout.fresh()
         layout.add_inputs(one.graph.inputs, other.graph.inputs)
         graph = layout.graph(one.graph, other.graph)
         saved = len(one.saved)
@@ -170,17 +195,18 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
     for value in varying:
         if value.op == "number":
             continue
-        if other is not None and _operator(value) == _operator(other) and _are_alike(value.type, other.type):
+        if other is not None and operator_of(value) == operator_of(other) and _are_alike(value.type, other.type):
             found[value] = other.type
             other = next(others)
-        elif not _is_whole(value):
+        elif not is_whole(value):
             raise _OtherOperatorsError
     if other is not None:
         raise _OtherOperatorsError
     return found
 
 
-def _operator(value: Value) -> str:
+def operator_of(value: Value) -> str:
+    """The operator of a value; of those that are one where sizes are symbols, one name."""
     call = value.attributes.get("call")
     return value.op if call is None else SAME_OPERATORS.get(call.target, str(call.target))
 
@@ -190,9 +216,9 @@ def _are_alike(one: Type, other: Type) -> bool:
     return _with_strides(one, other) == other
 
 
-def _is_whole(value: Value) -> bool:
+def is_whole(value: Value) -> bool:
     """Whether a value is a slice of all there is, or the gradient of one."""
-    return _operator(value) in WHOLE_SLICES and value.type == value.operands[0].type
+    return operator_of(value) in WHOLE_SLICES and value.type == value.operands[0].type
 
 
 def _with_strides(kind: Type, plain: Type) -> Type:

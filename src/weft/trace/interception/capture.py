@@ -35,6 +35,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import ValueRanges
 from typing_extensions import Self
 
 from weft.ir.extents import Extent, FixedSizeError, Polynomial
@@ -65,23 +66,6 @@ def _key_of(step: Any) -> Any:
     if isinstance(step, pytree.SequenceKey):
         return step.idx
     return step.name if isinstance(step, pytree.GetAttrKey) else getattr(step, "key", step)
-
-
-class Nesting(TreeSpec):
-    """How leaves nest, with a hash that is computed once: signatures are looked up by it at each call."""
-
-    __slots__ = ("hash_value",)
-    hash_value: int
-
-    def __init__(self, spec: TreeSpec) -> None:
-        super().__init__(spec.type, spec.context, spec.children())  # type: ignore[arg-type]
-        object.__setattr__(self, "hash_value", hash(spec))
-
-    def __hash__(self) -> int:
-        return self.hash_value
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or bool(super().__eq__(other))
 
 
 def is_node(kind: type) -> bool:
@@ -237,7 +221,8 @@ class Interception:
         )
         self.sizes: dict[Any, Value] = {}
         self._symbols: dict[int, Any] = {}  # by the largest size
-        self._shapes.sizes = self.sizes  # type: ignore[attr-defined]  # the values that symbols of sizes stand for
+        self.largest: dict[Value, int] = {}  # of sizes that are found out: how large each may become
+        self._shapes.sizes, self._shapes.largest = self.sizes, self.largest  # type: ignore[attr-defined]
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
         self._operators = _OperatorMode(listener)
         self._functions = _FunctionMode(listener)
@@ -303,6 +288,13 @@ class Interception:
             self._symbols[largest] = self._shapes.create_symintnode(symbol, hint=largest, source=source)
         return self._symbols[largest]
 
+    def found_size(self, number: int, largest: int, name: str) -> Any:
+        """A size that an operator has found out, as a symbol: it may be another one, up to the largest."""
+        source = ConstantSource(name)
+        symbol = self._shapes.create_symbol(number, source, dynamic_dim=DimDynamic.DYNAMIC)
+        self._shapes.var_to_range[symbol] = ValueRanges(1, largest)
+        return self._shapes.create_symintnode(symbol, hint=number, source=source)
+
     def _converted(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
         """A stand-in as PyTorch makes it, of any tensor; over the memory of the `first` one, if it has one."""
         if first is not None:
@@ -344,6 +336,16 @@ class Interception:
         """A stand-in of this type."""
         with self.fake_mode, torch.no_grad():
             return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device)
+
+    def sized(
+        self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device, order: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """A stand-in without gaps, of sizes that may be symbols; `order` are its dimensions, the outermost first."""
+        strides, step = list[Any](shape), 1
+        for place in reversed(range(len(shape)) if order is None else order):
+            strides[place], step = step, step * shape[place]
+        with self.plainly(), self.fake_mode, torch.no_grad():
+            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
 
     def empty_like(self, tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
         """The same, with the sizes of a stand-in where they are symbols."""
@@ -424,7 +426,9 @@ def extent_of(size: Any) -> int:
         expression = _decided(expression, shapes)
     if expression.is_number:
         return int(expression)
-    return Extent(int(size.node.hint), _polynomial(expression, sizes))
+    polynomial = _polynomial(expression, sizes)
+    largest = shapes.largest
+    return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
 
 
 def _decided(expression: Any, shapes: Any) -> Any:
@@ -529,12 +533,6 @@ def is_usual_stand_in(tensor: torch.Tensor) -> bool:
         and not tensor.dtype.is_complex
         and not tensor.is_neg()
     )
-
-
-def has_own_attributes(stand_in: torch.Tensor) -> bool:
-    """Whether Python has put attributes on what a stand-in stands for, or on the stand-in."""
-    known = {*STAND_IN_ATTRIBUTES, "real_class", "missing", "put"}
-    return any(name not in known and not name.startswith("_") for name in vars(stand_in))
 
 
 def is_listing() -> bool:

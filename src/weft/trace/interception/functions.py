@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Parameter, functional
 
 from weft.trace.interception.capture import (
-    has_own_attributes,
+    STAND_IN_ATTRIBUTES,
     is_listing,
     is_plain_stand_in,
     is_stand_in,
@@ -87,6 +87,12 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor
             raise RuntimeError("Class values must be smaller than num_classes." if tensor.numel() else empty)
         torch.ops.weft.check_one_hot(tensor, num_classes)
     return functional.one_hot(tensor, num_classes)
+
+
+def has_own_attributes(stand_in: torch.Tensor) -> bool:
+    """Whether Python has put attributes on what a stand-in stands for, or on the stand-in."""
+    known = {*STAND_IN_ATTRIBUTES, "real_class", "missing", "put"}
+    return any(name not in known and not name.startswith("_") for name in vars(stand_in))
 
 
 def _deepcopied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

@@ -16,6 +16,7 @@ from weft.trace.interception.user_lines import is_raised_by_weft, library_place,
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 SAME_SIZES = "an argument keeps its sizes over a call of a program"
 SIZES = "a program's sizes are fixed when it is traced"
+PARTS_AROUND = "hybridize the parts around it; without whole=True it runs as paths"
 KEEP_EAGER = "hybridize the parts around it; without whole=True Python runs it at each call"
 # Instead of a row's own way out, where PyTorch's own code looks at values: by folder or file, for which rows.
 OF_LIBRARY: tuple[tuple[str, str, str], ...] = (
@@ -44,12 +45,13 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "branch": (
             "the program branches on the value of a tensor",
             ONCE,
-            "use torch.where(condition, a, b), or " + KEEP_EAGER,
+            "use torch.where(condition, a, b), or " + PARTS_AROUND,
         ),
         "number": (
             "the program turns a tensor into a Python number",
             ONCE,
-            "keep the value as a zero-dimensional tensor, or move .item() out of the hybridized code; or " + KEEP_EAGER,
+            "keep the value as a zero-dimensional tensor, or move .item() out of the hybridized code; or "
+            + PARTS_AROUND,
         ),
         "numpy": (
             "the program hands a tensor to NumPy",
@@ -59,7 +61,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "list": (
             "the program turns a tensor into a Python list",
             ONCE,
-            "index or stack tensors instead, or call .tolist() on the result; or " + KEEP_EAGER,
+            "index or stack tensors instead, or call .tolist() on the result; or " + PARTS_AROUND,
         ),
         "text": (
             "the program writes the value of a tensor as text",
@@ -95,7 +97,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "data-dependent shape": (
             "the size of a result depends on the values of a tensor",
             SIZES,
-            "use a form of fixed size (torch.where, masked_fill, a mask multiplied in), or " + KEEP_EAGER,
+            "use a form of fixed size (torch.where, masked_fill, a mask multiplied in), or " + PARTS_AROUND,
         ),
         "data-dependent value": (
             "the program needs the value of a tensor while it is traced",

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.trace.interception.capture import AttributeKey, Nesting, TreeSpec, is_node, register_node, tree_flatten
+from weft.trace.interception.capture import AttributeKey, TreeSpec, is_node, register_node, tree_flatten
 from weft.trace.python_state.containers import attributes, has_attributes, slots
 from weft.trace.python_state.names import is_library
 from weft.trace.python_state.trees import DICTIONARIES, LEAVES, ROWS, can_be_changed, children_of, with_items
@@ -40,6 +40,35 @@ ENTIRE = (
 )  # fmt: skip
 OF_PLAIN_MODULES = frozenset({"argparse", "types"})  # of the standard library, whose objects hold what users put there
 MORE_THAN_ATTRIBUTES = ("__del__", "__call__", "__wrapped__", "__torch_function__", "__next__")
+
+
+class Nesting(TreeSpec):
+    """How leaves nest, with a hash that is computed once: signatures are looked up by it at each call."""
+
+    __slots__ = ("hash_value",)
+    hash_value: int
+
+    def __init__(self, spec: TreeSpec) -> None:
+        super().__init__(spec.type, spec.context, spec.children())  # type: ignore[arg-type]
+        object.__setattr__(self, "hash_value", hash(spec))
+
+    def __hash__(self) -> int:
+        return self.hash_value
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatCall:
+    """The arguments of one call, nested and flat."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    leaves: list[Any]
+    structure: TreeSpec
+    containers: Sequence[Any] = ()  # and objects that are taken apart, each place of one
+    objects: Sequence[Any] = ()  # these alone
 
 
 @dataclass(frozen=True, slots=True)

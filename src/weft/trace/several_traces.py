@@ -1,0 +1,153 @@
+"""Trace code as often as it takes to know what of it may vary: numbers, what is drawn, read from tensors, found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from weft.errors import InternalError
+from weft.trace.decisions import FoundSize, decides_exactly
+from weft.trace.found_layout import OtherProgramError, with_found_sizes
+from weft.trace.interception.refusals import refuse
+from weft.trace.python_state.draws import Draw
+from weft.trace.python_state.impurity import without_draws, without_impure_calls
+from weft.trace.python_state.retracing import Effects, refuse_restless
+from weft.trace.request import Request
+from weft.trace.traced import Traced, is_same, trace_settled, traced_once, traced_with_numbers
+
+MOST_ROOMS = 6  # that are tried
+
+
+def trace_program(request: Request) -> Traced:
+    """Run a function once on stand-ins and describe it as a program.
+
+    Numbers that may change are traced as such only if the program is the same for today's values as when they are
+    written into it; those that decided something are written in (`Traced.fixed` names them).
+    """
+    traced = _drawing_nothing(request) if request.draws else _with_reads(request)
+    for constant in traced.constants:
+        constant.put()
+    traced.printed.show()
+    return traced
+
+
+def _drawing_nothing(request: Request) -> Traced:
+    """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
+    state = request.state
+    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_draws, request)))
+    if traced.kept:
+        numbers = [entry.number for entry in traced.numbers]
+        effects = Effects(traced.kept, numbers, traced.constants)
+        refuse_restless(effects, traced.touched, request.state, partial(_next, request), partial(_next, request))
+    return traced
+
+
+def _next(request: Request) -> Effects:
+    """What a call would leave in Python now, where everything is as it would be then."""
+    found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
+    return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
+
+
+def _with_draws(request: Request) -> Traced:
+    """Refuse a program that is another one when what Python draws is written into it: code looks at what it is."""
+    traced = _with_reads(request)
+    drawn = [(entry.later, entry.number) for entry in traced.numbers if isinstance(entry.later, Draw)]
+    if drawn:
+        numbers = tuple(number for _, number in drawn)
+        state, indexed = request.walk(*request.state.roots), traced.counted_index
+        written = replace(request, numbers=frozenset(), draws_written=numbers, state=state, counted_index=indexed)
+        if not _is_same_program(traced, trace_settled(written)):
+            refuse("python draw", drawn[0][0].place)
+    return traced
+
+
+def _with_reads(request: Request) -> Traced:
+    """Trace a program; numbers that it reads from tensors flow on, where that makes no other program of it.
+
+    So do sizes that operators find out.
+    """
+    fixed = traced_with_numbers(request)
+    if fixed.decisions and fixed.flags.inputs:
+        refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
+    found = _flowing(request, fixed) if any(map(decides_exactly, fixed.decisions)) else fixed
+    if found.fixes_fractions:
+        refuse("number", next((decision.place for decision in fixed.decisions if decides_exactly(decision)), None))
+    # What the trace was told are tensors of this call, which go.
+    return replace(found, decisions=tuple(replace(decision, real=()) for decision in found.decisions))
+
+
+def _flowing(request: Request, fixed: Traced) -> Traced:
+    """The program in which most of what is read, or found out, is not written in."""
+    again = replace(request, reads=True, decided=fixed.decisions)
+    finds = any(isinstance(decision.ask, FoundSize) for decision in fixed.decisions)
+    best = None
+    if not (finds and request.finds_sizes):
+        best = _read_freely(replace(again, finds_sizes=False), fixed)
+        if not request.finds_sizes or (best is not None and not best.fixes_sizes):
+            return best or fixed
+    try:
+        return with_found_sizes(_with_room(again), fixed)
+    except (InternalError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - sizes that do not vary, or code that wants a real number
+        return best or _read_freely(replace(again, finds_sizes=False), fixed) or fixed
+
+
+def _read_freely(request: Request, fixed: Traced) -> Traced | None:
+    """The program in which numbers flow on, if it is the same as with them written in."""
+    try:
+        free = traced_with_numbers(replace(request, state=request.walk(*request.state.roots)))
+    except (InternalError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
+        return None
+    return free if is_same(free, fixed) else None
+
+
+def _with_room(request: Request) -> Traced:
+    """The program in which sizes are symbols; at the largest ones, code decides as it does in this call."""
+    for _ in range(MOST_ROOMS):
+        free = traced_with_numbers(replace(request, state=request.walk(*request.state.roots)))
+        rooms = smaller_rooms(free)
+        if not rooms:
+            return free
+        request = replace(request, rooms={**request.rooms, **rooms})
+    raise OtherProgramError
+
+
+def smaller_rooms(traced: Traced) -> dict[int, int]:
+    """How large sizes may become, by number, where at the largest the code would decide otherwise."""
+    reads = [decision.read for decision in traced.decisions if decision.read is not None]
+    now = [entry.number for entry in traced.numbers]
+    largest = list(now)
+    for read in reads:
+        largest[read.number] = read.room or largest[read.number]
+        for made in read.computed:
+            largest[made.number] = made.leaf.value(largest)
+    for read in reads:
+        for condition in read.conditions:
+            if condition.holds(largest):
+                continue
+            places = [place for place in condition.test.places if largest[place] != now[place]]
+            sizes = [one for one in reads if one.room and one.number in places]
+            if not sizes:
+                raise OtherProgramError
+            one = sizes[-1]
+            low, high = int(now[one.number]), one.room  # it holds at the first
+            while high - low > 1:
+                middle = (low + high) // 2
+                tried = [*largest[: one.number], middle, *largest[one.number + 1 :]]
+                low, high = (middle, high) if condition.holds(tried) else (low, middle)
+            return {one.number: low}
+    return {}
+
+
+def _is_same_program(traced: Traced, written: Traced) -> bool:
+    """Whether a program is the one with what was drawn written in."""
+    if not any(isinstance(decision.ask, FoundSize) and decision.read for decision in traced.decisions):
+        return is_same(traced, written, drawn=True)
+    try:
+        with_found_sizes(traced, written, drawn=True)
+    except OtherProgramError:
+        return False
+    return True
