@@ -573,3 +573,9 @@ def test_make_fx_traces_through_a_hybridized_module() -> None:
     expected = net(x)
     traced = torch.fx.experimental.proxy_tensor.make_fx(net)(x)
     assert torch.equal(traced(x), expected)
+
+
+def test_a_misspelt_option_is_told_with_the_one_that_was_meant() -> None:
+    with pytest.raises(weft.UsageError, match="hybridize has no option 'fallbck'") as caught:
+        weft.hybridize(nn.Linear(2, 2), fallbck="eager")  # type: ignore[call-overload]
+    assert caught.value.fix == "did you mean fallback?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,12 @@ def test_int32_targets_are_taken_or_refused_as_eager_does() -> None:
         with pytest.raises(RuntimeError) as ours:
             trainer(**options).step(X, target)
         assert str(eager.value) in str(ours.value) or "Int" in str(ours.value)
+
+
+def test_a_trainer_of_many_devices_leaves_no_hooks_for_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    net, batches = nn.Linear(4, 2), [(torch.randn(8, 4), torch.randint(2, (8,)))] * 2
+    weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss(), devices=2).fit(batches, epochs=1)
+    gc.collect()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in net.parameters())
+    weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss()).fit(batches, epochs=1)
+    assert "gradient hook" not in caplog.text

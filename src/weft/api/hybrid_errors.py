@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from types import CodeType
 from typing import Any, NoReturn
 
@@ -19,6 +20,18 @@ def refuse_active(active: Any) -> NoReturn:
         why="behind the module or function stands whether it is to run as programs: True or False",
         fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
     )
+
+
+def refuse_unknown_options(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a name that no option has, and tell the one that was meant."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, n=1, cutoff=0.5)
+            raise UsageError(
+                f"hybridize has no option {name!r}",
+                why="its options are " + ", ".join(known),
+                fix=f"did you mean {close[0]}?" if close else None,
+            )
 
 
 def refuse_check(check: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar, overload
 
 from torch import nn
 
 from weft.api.declared_sizes import refuse_unknown
 from weft.api.hybrid import HybridFunction, ModuleForward
-from weft.api.hybrid_errors import refuse_active, refuse_wrong
+from weft.api.hybrid_errors import refuse_active, refuse_unknown_options, refuse_wrong
 from weft.api.hybrid_options import HybridOptions
 from weft.compile.precision import FULL
 from weft.errors import UsageError
@@ -62,6 +63,7 @@ def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     """
     if not isinstance(active, bool):
         refuse_active(active)
+    refuse_unknown_options(options, [field.name for field in fields(HybridOptions)])
     found = HybridOptions(**options)
     if thing is None:
         return functools.partial(hybridize, active=active, **options)

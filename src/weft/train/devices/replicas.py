@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakMethod, finalize
 
 import torch
 from torch import nn
@@ -122,6 +123,13 @@ def _is_on(tensor: Any, device: torch.device) -> bool:
     return tensor.device.type == device.type and (device.type == "cpu" or index == device.index)
 
 
+def _tell(ready: WeakMethod[Callable[..., None]], place: int, index: int, parameter: torch.Tensor) -> None:
+    """Tell the buckets of a gradient, if they are still there."""
+    found = ready()
+    if found is not None:
+        found(place, index, parameter)
+
+
 class GradientBuckets:
     """Sums the gradients of all replicas here, and of all peers, into the gradients of the module.
 
@@ -137,10 +145,12 @@ class GradientBuckets:
         self._pattern: tuple[bool, ...] | None = None
         self._collecting = False
         if overlap and (peers is not None or len(replicas.places) > 1):
+            ready = WeakMethod(self._ready)  # parameters live on: who trains them next finds no hooks of this
             for place, parameters in enumerate(replicas.parameters):
                 for index, parameter in enumerate(parameters):
                     if parameter.requires_grad:
-                        parameter.register_post_accumulate_grad_hook(partial(self._ready, place, index))
+                        hook = partial(_tell, ready, place, index)
+                        finalize(self, parameter.register_post_accumulate_grad_hook(hook).remove)
 
     def begin(self, busy: Sequence[int], *, collect: bool) -> None:
         """Get ready for a backward on these devices; `collect` says that an update follows it."""
