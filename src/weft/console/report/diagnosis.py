@@ -248,8 +248,12 @@ def _versions() -> DoctorCheck:
 def _compiler() -> DoctorCheck:
     """Compile something small and compare: LLVM, loading and calling machine code all have to work for that."""
     given = torch.linspace(-2, 2, 37)
+
+    def something_small(x: torch.Tensor) -> torch.Tensor:
+        return (x * 3 + 1).relu()
+
     with torch.no_grad():
-        found = hybridize(lambda x: (x * 3 + 1).relu())(given)
+        found = hybridize(something_small)(given)
     well = torch.equal(found, (given * 3 + 1).relu())
     return DoctorCheck("compiler", well, "a program compiled here gives the right answer" if well else "a WRONG answer")
 
