@@ -1,7 +1,8 @@
 """Time operators and models by eager PyTorch and by Weft, in turn: no program may be slower.
 
 `python -m bench.never_slower [--dtype float32] [--size small large] [--only NAME] [--models]` prints the calls that
-take longer than eager's by more than 3 % and 2 us, worst first, and fails if there are any.
+take longer than eager's by more than 3 % and 2 us, worst first, and fails if there are any. With `--models` the
+subjects are the networks and functions of the benchmarks that are evaluated, in each dtype, also under autocast.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import torch
 
 import weft
+from bench.models.subject import Subject
 from bench.operators_swept import DTYPES, LENGTHS, calls, entries
+from bench.workloads import FAMILIES, NAMED, WORKLOADS
 
 PART, SECONDS = 0.03, 2e-6
 WARM_UP = 200
@@ -111,11 +114,38 @@ def operator_times(dtype: str, size: str, most: int, only: Sequence[str], part: 
                 yield one
 
 
+def model_times(dtype: str, only: Sequence[str]) -> Iterator[Timed]:
+    """Time the models of the benchmarks: converted to a dtype, and, where that is shorter, under autocast too."""
+    for workload in WORKLOADS:
+        if workload.group not in (NAMED, FAMILIES) or (only and not any(map(workload.name.startswith, only))):
+            continue
+        subject = workload.subject()
+        if dtype != "float32":
+            with torch.autocast("cpu", DTYPES[dtype]):
+                one = timed(f"{workload.name} autocast {dtype}", subject.thing, subject.inputs, {})
+            if one is not None:
+                yield one
+            if not isinstance(subject.thing, torch.nn.Module):
+                continue
+            subject = in_dtype(subject, DTYPES[dtype])
+        one = timed(f"{workload.name} {dtype}", subject.thing, subject.inputs, {})
+        if one is not None:
+            yield one
+
+
+def in_dtype(subject: Subject, dtype: torch.dtype) -> Subject:
+    """Convert a module and what it is given."""
+    assert isinstance(subject.thing, torch.nn.Module)
+    inputs = (one.to(dtype) if one.is_floating_point() else one for one in subject.inputs)
+    return Subject(subject.thing.to(dtype), tuple(inputs))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Time, print what is slower, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", nargs="*", choices=DTYPES, default=["float32"])
     parser.add_argument("--size", nargs="*", choices=LENGTHS, default=list(LENGTHS))
+    parser.add_argument("--models", action="store_true")
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--part", default="0/1", help="I/N: every N-th operator, beginning with the I-th")
@@ -128,9 +158,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [
         one
         for dtype in options.dtype
-        for size in options.size
+        for size in (() if options.models else options.size)
         for one in operator_times(dtype, size, options.samples, options.only, (part[0], part[1]))
     ]
+    if options.models:
+        found = [one for dtype in options.dtype for one in model_times(dtype, options.only)]
     slower = sorted((one for one in found if one.slower), key=lambda one: one.ratio)
     for one in slower[: options.worst]:
         print(f"{one.ratio:5.2f} {one.eager:9.1f} {one.weft:9.1f} us  {one.subject}  {one.runs}")
