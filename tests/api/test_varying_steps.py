@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 import weft
 from weft.api.pace import FEWEST_SAMPLES, SAMPLES, WARM, Pace
+from weft.plan.kernels.gemm import GemmKernel
 
 __all__ = ["poisoned"]
 BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
@@ -82,6 +84,19 @@ class Graph(nn.Module):
         return self.own(nodes) + self.others(total)
 
 
+class Layers(nn.Module):
+    """Layers of each word, a norm, and the mean of a text: sums over texts and words, merged and not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of each text."""
+        return self.head(self.norm(x + self.down(torch.relu(self.up(x)))).mean(1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A module, its loss, batches of given sizes."""
@@ -122,6 +137,12 @@ CASES = {
         lambda scores, target: functional.cross_entropy(scores, target, ignore_index=0),
         lambda *size: (torch.randint(1, 50, size), torch.randint(50, size)),
         TEXTS,
+    ),
+    "layers": Case(
+        Layers,
+        nn.CrossEntropyLoss(),
+        lambda length: (torch.randn(6, length, 32), torch.randint(4, (6,))),
+        ((64,), (64,), (61,), (17,), (33,), (90,), (2,), (48,)),
     ),
     "tables": Case(
         Tables,
@@ -237,3 +258,20 @@ def test_a_few_calls_settle_what_is_clear(seconds: float, is_pythons: bool, monk
             clock[0] += seconds if by_python else 1.0
     assert pace.is_settled != is_pythons
     assert [pace.is_for_python() for _ in range(3)] == [is_pythons] * 3
+
+
+def test_all_work_on_words_ends_where_texts_do() -> None:
+    net = Layers()
+    step = weft.step(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), whole=True)
+    for length in (64, 63):
+        step(torch.randn(16, length, 32), torch.randint(4, (16,)))
+    (varying,) = step.varying
+    calls = [call for plan in varying.guarded.program.plan.regions for call in plan.calls]
+    products = [call for call in calls if isinstance(call.kernel, GemmKernel)]
+    of_words = [
+        call
+        for call in products
+        if call.kernel.inner >= 16 * 64 or call.kernel.rows * prod(call.kernel.batch) >= 16 * 64
+    ]
+    assert len(of_words) == 5  # two layers, the gradient of one's input, and of both weights
+    assert all(call.ends for call in of_words)

@@ -247,10 +247,13 @@ class Bounder:
             return new
         if like is not None:
             value = like
+        return self.filled(new, {place: self.mixed(value, place) for place in dimensions}, filling)
+
+    def filled(self, new: Value, dimensions: Mapping[int, Dimension], filling: float) -> Value:
+        """A new value with `filling` in the place of what is beyond in some of its dimensions."""
         assert isinstance(new.type, TensorType)
         shape, masks = new.type.shape, []
-        for place in dimensions:
-            dimension = self.mixed(value, place)
+        for place, dimension in dimensions.items():
             if varies(dimension):
                 row = self.row_mask(dimension, shape[place])
                 stretched = (*([1] * place), shape[place], *([1] * (len(shape) - place - 1)))

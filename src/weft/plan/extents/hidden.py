@@ -230,6 +230,17 @@ class Hidden:
         return found
 
 
+def unused(kernel: Kernel) -> frozenset[int]:
+    """The reads that a kernel has in its list alone: what joins chunks of a sum has the inputs of the chunks there."""
+    if not isinstance(kernel, RowKernel):
+        return frozenset()
+    used: set[int] = set()
+    for stage in kernel.expression.stages:
+        used |= {number for line in stage.body for number in line.operands} | {store.value for store in stage.stores}
+        used |= {line.value for line in stage.reductions} if isinstance(stage, RowPass) else set(stage.results)
+    return frozenset(range(len(kernel.expression.inputs))) - used
+
+
 def _inputs_of(kernel: Kernel) -> tuple[View, ...]:
     if isinstance(kernel, RowKernel):
         return kernel.expression.inputs

@@ -21,7 +21,7 @@ from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
 from weft.plan.extents.ends import CallEnds, Ends, Nothing, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
-from weft.plan.extents.hidden import Hidden
+from weft.plan.extents.hidden import Hidden, unused
 from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
 from weft.plan.extents.tight import tight_buffers
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
@@ -164,8 +164,9 @@ class _Needs:
         for buffer, some in ending.packed(ends).items():
             others = self.packed.get(buffer, some)
             self.packed[buffer] = {at: end for at, end in some.items() if others.get(at) == end}
+        nobody = unused(call.kernel)
         for number, place in enumerate(call.reads):
-            if own[number]:
+            if own[number] and number not in nobody:
                 parts = {} if units is None or axes is None else self._parts_read(call, units, least, axes, number)
                 for one in (*hidden.get(number, ()), *ending.parts(len(call.writes) + number, ends).values()):
                     before = parts.get(one.key)

@@ -86,10 +86,27 @@ def choose_cut(kernel: RowKernel) -> Cut | None:
     if not is_large(kernel) or not _can_be_cut(expression):
         return None
     total = prod(expression.rows) * prod(expression.columns)
-    dimension = max(range(len(expression.columns)), key=lambda number: expression.columns[number])
+    counted = _counted(expression)
+    dimension = max(
+        range(len(expression.columns)), key=lambda number: (number not in counted, expression.columns[number])
+    )
     size = expression.columns[dimension]
     chunk = max(1, _chunk_elements(kernel) * size // total)
     return Cut(dimension, chunk, size // chunk, size % chunk) if size // chunk > 1 else None
+
+
+def _counted(expression: RowExpression) -> set[int]:
+    """The dimensions of the columns along which positions are compared: a sum that ends at a size is not cut there."""
+    first, kept = expression.stages[0], len(expression.rows)
+    assert isinstance(first, RowPass)
+    compared = {number for line in first.body if line.op == "lt" for number in line.operands}
+    views = [view for number, view in enumerate(expression.inputs) if number in compared]
+    moving = {axis - kept for view in views if view.dtype[0] == "i" for axis, step in enumerate(view.strides) if step}
+    return {
+        axis
+        for axis in moving
+        if axis >= 0 and max(expression.columns[:axis] + expression.columns[axis + 1 :], default=1) > 1
+    }
 
 
 def is_large(kernel: RowKernel) -> bool:
