@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import struct
-import tracemalloc
 
 import pytest
 import torch
@@ -55,24 +53,3 @@ def test_the_forms_before_0_9_and_1_0_are_read() -> None:
 def test_a_damaged_file_is_one_clear_error(change, text: str) -> None:
     with pytest.raises(CheckpointError, match=text):
         read_arrays(change(WRITTEN), "x")
-
-
-@pytest.mark.slow
-def test_mutated_files_are_read_or_refused_within_four_times_their_size() -> None:
-    chance = random.Random(0)
-    tracemalloc.start()
-    for _ in range(3000):
-        content = bytearray(WRITTEN)
-        for _ in range(chance.randint(1, 4)):
-            content[chance.randrange(len(content))] = chance.choice((0, 1, 127, 255, chance.randrange(256)))
-        tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
-        try:
-            arrays, _ = read_arrays(
-                bytes(content[: chance.choice((len(content), chance.randrange(len(content))))]), "x"
-            )
-        except CheckpointError:
-            arrays = []
-        assert sum(array.numel() * array.itemsize for array in arrays) <= len(content)
-        assert tracemalloc.get_traced_memory()[1] - before < 4 * len(content) + 20_000
-    tracemalloc.stop()

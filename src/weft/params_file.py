@@ -19,6 +19,7 @@ PARAMS_ENDING = ".params"
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # sizes of 64 bits; a kind of storage; sizes as NumPy has them
 MOST_DIMENSIONS = 32
+MOST_ELEMENTS = 2**58
 SPARSE = {1: "row_sparse", 2: "csr"}
 # In the order of the numbers by which files name them.
 TYPE_NAMES = (
@@ -82,7 +83,8 @@ def _sizes(reader: _Reader, dims: int, form: str) -> tuple[int, ...]:
     if not 0 <= dims <= MOST_DIMENSIONS:
         raise reader.wrong(f"an array of {dims} dimensions")
     sizes = tuple(reader.number(form, "a size") for _ in range(dims))
-    if any(size < 0 for size in sizes):
+    # Also where one size is 0: torch has strides for the others.
+    if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) > MOST_ELEMENTS:
         raise reader.wrong(f"an array of sizes {sizes}")
     return sizes
 

@@ -313,6 +313,24 @@ BY_HAND: list[Case] = [
     ("_contrib_MultiBoxPrior", "n1,3,2,2", {"sizes": (0.9,), "ratios": (2.0, 1.0), "clip": True, "steps": (0.4, 0.6)}),
 ]
 
+# Operators that came later: after all others, whose inputs are drawn by their numbers.
+DETECTION: list[Case] = [
+    ("ROIPooling", "n2,3,8,8 r4,5", {"pooled_size": (3, 2), "spatial_scale": 0.5}),
+    ("ROIPooling", "n2,2,6,7 r3,5", {"pooled_size": (2, 2), "spatial_scale": 0.25}),
+    ("_contrib_ROIAlign", "n2,3,8,8 r4,5", {"pooled_size": (3, 2), "spatial_scale": 0.5, "sample_ratio": 2}),
+    ("_contrib_ROIAlign", "n2,2,8,8 r3,5", {"pooled_size": (2, 2), "spatial_scale": 0.5}),
+    ("_contrib_ROIAlign", "n2,2,8,8 r3,5", {"pooled_size": (2, 2), "spatial_scale": 0.4, "aligned": True}),
+    ("_contrib_box_nms", "B2,9,6", {"overlap_thresh": 0.2, "id_index": 0}),
+    ("_contrib_box_nms", "B2,9,6", {"overlap_thresh": 0.1, "id_index": 0, "force_suppress": True, "topk": 5}),
+    ("_contrib_box_nms", "B7,6", {"overlap_thresh": 0.3, "valid_thresh": 0.4, "id_index": 0, "background_id": 0}),
+    ("_contrib_box_nms", "B1,8,6", {"overlap_thresh": 0.3, "out_format": "center"}),
+    ("_contrib_MultiBoxDetection", "S2,3,6 m2,24 C1,6,4", {"nms_threshold": 0.3}),
+    ("_contrib_MultiBoxDetection", "S1,4,8 m1,32 C1,8,4", {"force_suppress": True, "threshold": 0.4}),
+    ("_contrib_MultiBoxDetection", "S1,3,6 m1,24 C1,6,4", {"clip": False, "nms_topk": 3}),
+    ("_contrib_box_decode", "m1,5,4 C1,5,4", {"format": "corner", "std0": 0.1, "std1": 0.1, "std2": 0.2, "std3": 0.2}),
+    ("_contrib_box_decode", "m2,5,4 C1,5,4", {"clip": 0.5}),
+]
+
 
 def cases() -> Iterator[Case]:
     """Every case."""
@@ -336,6 +354,13 @@ def cases() -> Iterator[Case]:
     for name in ("sum", "mean", "prod", "max", "min"):
         yield name, "k2,3", {"axis": 1}
     yield from BY_HAND
+    yield from DETECTION
+
+
+def _boxes(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
+    """Corners of boxes within the unit square."""
+    low = random.random_sample((*shape[:-1], 2)) * 0.6
+    return np.concatenate([low, low + 0.1 + random.random_sample(low.shape) * 0.3], -1)
 
 
 def _drawn(kind: str, shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
@@ -358,6 +383,12 @@ def _drawn(kind: str, shape: tuple[int, ...], random: np.random.RandomState) -> 
         "j": lambda: np.arange(shape[0]).astype("int64"),
         "y": lambda: (whole % 3 + 1).astype("float32"),
         "s": lambda: (normal @ normal.T + 3 * np.eye(shape[-1])).astype("float32"),
+    }
+    kinds |= {
+        "C": lambda: _boxes(shape, random).astype("float32"),
+        "r": lambda: np.concatenate([whole[:, :1] % 2, _boxes(shape, random) * 14], -1).astype("float32"),
+        "B": lambda: np.concatenate([whole[..., :1], uniform[..., 1:2], _boxes(shape, random)], -1).astype("float32"),
+        "S": lambda: (uniform / uniform.sum(1, keepdims=True)).astype("float32"),
     }
     return kinds[kind]()
 

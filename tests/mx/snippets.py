@@ -299,6 +299,9 @@ L = gluon.loss; l = L.SoftmaxCELoss(axis=1); p = nd.sin(nd.arange(24)).reshape((
 """
 
 OLD_CODE = r"""
+w = [nd.array([1., 2]), nd.array([[3., 4]])]; g = [nd.array([.1, .2]), nd.array([[.3, -.4]])]; m = [nd.zeros(2), nd.ones((1, 2))]\nnd.multi_sgd_update(w[0], g[0], w[1], g[1], out=w, lrs=(0.1, 0.2), wds=(0., 0.01), num_weights=2); print(w)\nnd.multi_sgd_mom_update(w[0], g[0], m[0], w[1], g[1], m[1], out=w, lrs=(0.1, 0.2), wds=(0., 0.01), momentum=0.9, rescale_grad=0.5, num_weights=2); print(w[1].asnumpy().round(4), m[1].asnumpy().round(4))
+w = [nd.array([1., 2], dtype='float16'), nd.array([[3., 4]], dtype='float16')]; g = [nd.array([.1, .2], dtype='float16'), nd.array([[.3, -.4]], dtype='float16')]; m = [nd.zeros(2), nd.ones((1, 2))]; f = [x.astype('float32') for x in w]\nnd.multi_mp_sgd_update(w[0], g[0], f[0], w[1], g[1], f[1], out=w, lrs=(0.1, 0.2), wds=(0., 0.01), num_weights=2); print(w, f)\nnd.multi_mp_sgd_mom_update(w[0], g[0], m[0], f[0], w[1], g[1], m[1], f[1], out=w, lrs=(0.1, 0.2), wds=(0., 0.01), momentum=0.9, clip_gradient=0.3, num_weights=2); print(w, m, f)
+a, b = nd.ones(2), nd.ones((2, 2)); nd.reset_arrays(a, b, num_arrays=2); print(a, b)
 net = nn.Sequential(); net.add(nn.Dense(4), nn.Dropout(0.5), nn.BatchNorm(), nn.Dense(2)); net.initialize(); net.summary(nd.ones((2, 3)))
 net = nn.HybridSequential(); net.add(nn.Dense(2)); net.initialize(); net.hybridize(); net(nd.ones((1, 2))); net.summary(nd.ones((1, 2)))
 print(nd.contrib.foreach(lambda x, s: (x + s, x * s), nd.arange(6).reshape((3, 2)), nd.ones(2)))

@@ -73,7 +73,7 @@ class OperatorTask:
             node.values = made[: len(outputs)]
         changed = made[len(outputs) :]
         if rule.writes:
-            for place, result in zip(rule.writes, changed, strict=True):
+            for place, result in zip(rule.written_inputs(self.p), changed, strict=True):
                 self.inputs[place].write(result)
         elif changed:
             self.changes = changed
@@ -120,14 +120,14 @@ def infer_types(
                     f"Error in operator {name}: Check failed: assign(&dattr, vec.at(i)): Incompatible attr in node "
                     f"at {place}-th input: expected {expected}, got {got}"
                 )
-    tensors = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
     try:
+        tensors = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
         with torch.no_grad(), torch.device("meta"):
             results = rule.compute(p, None, *tensors) if rule.random else rule.compute(p, *tensors)
     except MXNetError as error:
         raise type(error)(f"Error in operator {name}: {error}") from error
-    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-        raise MXNetError(f"Error in operator {name}: {error}") from error
+    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise MXNetError(f"Error in operator {name}: {str(error).partition('Exception raised from')[0]}") from error
     made = results if isinstance(results, (tuple, list)) else (results,)
     return tuple((tuple(result.shape), result.dtype) for result in made[: rule.output_count(p)])
 
@@ -170,7 +170,7 @@ def invoke(
         record(call, parents)
     reads = [array._chunk.variable for array in inputs]
     writes = [array._chunk.variable for array in outputs]
-    for place in rule.writes:
+    for place in rule.written_inputs(p) if rule.writes else ():
         inputs[place].written()
         writes.append(inputs[place].order)
     if rule.random:

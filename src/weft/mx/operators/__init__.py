@@ -2,6 +2,7 @@
 
 from weft.mx.operators import (
     algebra,
+    detection,
     elementwise,
     images,
     indexing,
@@ -15,6 +16,9 @@ from weft.mx.operators import (
 )
 from weft.mx.operators.table import RULES
 
-FILES = (elementwise, images, reductions, shapes, indexing, algebra, layers, outputs, recurrent, sampling, updates)
+FILES = (
+    *(elementwise, images, reductions, shapes, indexing, algebra),
+    *(detection, layers, outputs, recurrent, sampling, updates),
+)
 
 __all__ = ["FILES", "RULES"]

@@ -37,7 +37,7 @@ class OperatorRule:
     outputs: Callable[[Any], int] | int = 1
     hidden: Callable[[Any], int] | int = 0  # outputs that MXNet counts and nobody sees
     aux: tuple[int, ...] = ()
-    writes: tuple[int, ...] = ()
+    writes: tuple[int, ...] | Callable[[Any], tuple[int, ...]] = ()
     modal: bool = False  # whether training matters
     random: bool = False
     creates: bool = False  # makes an array from nothing, on a device
@@ -51,6 +51,10 @@ class OperatorRule:
     def output_count(self, p: Any) -> int:
         """Count the outputs that a caller sees."""
         return self.outputs if isinstance(self.outputs, int) else self.outputs(p)
+
+    def written_inputs(self, p: Any) -> tuple[int, ...]:
+        """The places of the inputs that are written."""
+        return self.writes if isinstance(self.writes, tuple) else self.writes(p)
 
     def hidden_count(self, p: Any) -> int:
         """Count the outputs that nobody sees."""

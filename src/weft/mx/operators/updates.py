@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.mx.operators.table import computes
+from weft.mx.operators.table import RULES, OperatorRule, computes
 
 
 def _clipped(bound: float, x: Tensor) -> Tensor:
@@ -159,3 +162,47 @@ def lamb_second(p: Any, weight: Tensor, g: Tensor, r1: Tensor, r2: Tensor) -> An
     size = low.clamp(max=p.upper_bound) if p.upper_bound > 0 else low
     ratio = torch.where((size == 0) | (r2 == 0), 1.0, size / r2)
     return weight - p.lr * ratio * g
+
+
+# Of each update of many weights: that of one, and how many arrays each weight has, of which those from the third on
+# are changed too.
+MANY: dict[str, tuple[Callable[..., Any], int]] = {
+    "multi_sgd_update": (sgd, 2),
+    "multi_sgd_mom_update": (sgd_momentum, 3),
+    "multi_mp_sgd_update": (mp_sgd, 3),
+    "multi_mp_sgd_mom_update": (mp_sgd_momentum, 4),
+}
+OfOne = namedtuple("OfOne", ["lr", "wd", "momentum", "rescale_grad", "clip_gradient"])  # noqa: PYI024  # `_replace`
+
+
+def _many(one: Any, each: int, p: Any, *arrays: Tensor) -> Any:
+    """Update weights one after the other: gives all weights, then what each keeps."""
+    weights: list[Tensor] = []
+    kept: list[Tensor] = []
+    for place in range(len(arrays) // each):
+        mine = OfOne(p.lrs[place], p.wds[place], getattr(p, "momentum", 0), p.rescale_grad, p.clip_gradient)
+        found = one(mine, *arrays[place * each : (place + 1) * each])
+        new = found if isinstance(found, tuple) else (found,)
+        weights.append(new[0])
+        kept += new[1:]
+    return (*weights, *kept)
+
+
+def _kept_places(each: int, p: Any) -> tuple[int, ...]:
+    """Where among the arrays lies what each weight keeps."""
+    return tuple(each * weight + place for weight in range(p.num_weights) for place in range(2, each))
+
+
+@computes("reset_arrays", outputs=0, mixed=True, writes=lambda p: tuple(range(p.num_arrays)))
+def reset_arrays(_p: Any, *arrays: Tensor) -> Any:
+    """Let arrays be 0."""
+    return tuple(torch.zeros_like(array) for array in arrays)
+
+
+for _name, (_one, _each) in MANY.items():
+    RULES[_name] = OperatorRule(
+        partial(_many, _one, _each),
+        outputs=lambda p: p.num_weights,
+        mixed=_one in (mp_sgd, mp_sgd_momentum),
+        writes=partial(_kept_places, _each),
+    )

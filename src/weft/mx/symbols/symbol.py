@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,7 +19,7 @@ from weft.mx.arrays.frontend import (
     give_methods,
 )
 from weft.mx.arrays.invoke import infer_types
-from weft.mx.base.element_types import numpy_type, torch_type, type_name
+from weft.mx.base.element_types import TYPE_NUMBERS, numpy_type, torch_type, type_name
 from weft.mx.base.errors import MXNetError, NotImplementedForSymbol
 from weft.mx.operators.table import Operator, Shape, operator
 from weft.mx.symbols.names import naming, scoped_attributes
@@ -380,12 +380,18 @@ def _shown(node: SymbolNode) -> dict[str, str]:
 def shape_of_text(text: str) -> Shape | None:
     """Read `(1, 2)` as `__shape__` has it."""
     parts = [part for part in text.strip("()[] ").replace("L", "").split(",") if part.strip()]
-    return tuple(map(int, parts)) if parts else None
+    try:
+        return tuple(map(int, parts)) if parts else None
+    except ValueError as error:
+        raise MXNetError(f"{text!r} is no shape") from error
 
 
 def _type_of_text(text: str | None) -> str:
     names = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
-    return names[int(text)] if text and text.isdigit() and int(text) < len(names) else text or "float32"
+    found = names[int(text)] if text and text.isdecimal() and int(text) < len(names) else text or "float32"
+    if found not in TYPE_NUMBERS:
+        raise MXNetError(f"{text!r} is no element type")
+    return found
 
 
 def _learn(node: SymbolNode, found: dict[Entry, Kind], new: Sequence[Shape | None]) -> None:
@@ -409,12 +415,21 @@ def _fills(old: Shape, new: Shape) -> bool:
     return len(old) == len(new) and all(a in (0, b) for a, b in zip(old, new, strict=True))
 
 
+def _followed(node: SymbolNode, follow: Callable[[Any], Sequence[Shape | None]]) -> Sequence[Shape | None]:
+    """The sizes that follow by a rule; parameters that mean nothing are MXNet's kind of error."""
+    assert node.row is not None
+    try:
+        return follow(node.row.rule)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise MXNetError(f"Error in operator {node.name}: {type(error).__name__}: {error}") from error
+
+
 def _infer_node(node: SymbolNode, found: dict[Entry, Kind]) -> None:
     row, p = node.row, node.p
     assert row is not None
     sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
     if row.rule.complete is not None and sizes:
-        _learn(node, found, row.rule.complete(p, sizes))
+        _learn(node, found, _followed(node, lambda rule: rule.complete(p, sizes)))
     kinds = [found.get(entry) for entry in node.inputs]
     if all(kind is not None and 0 not in kind[0] for kind in kinds):
         results = infer_types(row.rule, node.name, p, [kind for kind in kinds if kind is not None])
@@ -430,7 +445,7 @@ def _infer_back(node: SymbolNode, found: dict[Entry, Kind]) -> None:
     if row is None or row.rule.backwards is None or output is None or 0 in output[0]:
         return
     sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
-    _learn(node, found, row.rule.backwards(node.p, sizes, output[0]))
+    _learn(node, found, _followed(node, lambda rule: rule.backwards(node.p, sizes, output[0])))
 
 
 def _variable_type(node: SymbolNode, otherwise: torch.dtype) -> torch.dtype:
@@ -568,7 +583,7 @@ def load_json(text: str) -> Symbol:
         raise MXNetError(f"the JSON of a symbol cannot be read: {error}") from error
     try:
         return _read_graph(graph)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise MXNetError(f"the JSON is not that of a symbol: {type(error).__name__}: {error}") from error
 
 
@@ -586,18 +601,27 @@ def _read_graph(graph: Any) -> Symbol:
         node = SymbolNode(row, name, {key: value for key, value in texts.items() if key not in hidden})
         node.attributes = {(f"__{key}__" if key in HIDDEN else key): value for key, value in hidden.items()}
         for described_input in described["inputs"]:
-            number, output = int(described_input[0]), int(described_input[1])
+            number, output = _place(described_input[0]), _place(described_input[1])
             if not 0 <= number < place:
                 raise MXNetError(f"node {name} of a symbol reads node {number}, which does not come before it")
             node.inputs.append((made[number], output))
         if row is not None:
             _complete_inputs(node)
         made.append(node)
-    heads = [(made[int(head[0])], int(head[1])) for head in graph["heads"]]
+    heads = [(made[_place(head[0])], _place(head[1])) for head in graph["heads"]]
+    if not heads:
+        raise MXNetError("a symbol without heads has no outputs")
     for source, output in (*heads, *(entry for node in made for entry in node.inputs)):
         if not 0 <= output < source.output_count() + source.hidden_count():
             raise MXNetError(f"node {source.name} of a symbol has no output {output}")
     return Symbol(heads)
+
+
+def _place(number: Any) -> int:
+    """A number of a node or an output: a whole one, not below 0."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{number!r} is no place")
+    return number
 
 
 def _complete_inputs(node: SymbolNode) -> None:
