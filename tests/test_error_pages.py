@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parents[1] / "docs" / "errors"
 WRITTEN_BY_HAND = {
     "checkpoint.md": "a checkpoint cannot be written or loaded",
     "mismatch.md": "a checked call does something else than eager PyTorch",
+    "broken-size.md": "a call breaks what was promised of its sizes",
+    "fixed-size.md": "a size does not vary",
 }
 INDEX = """# What is not a whole program
 

@@ -218,6 +218,36 @@ class TestPromises:
         assert {row.size and row.size.range for row in rows} == {"2 to 5"}
 
 
+class TestWhatFixesASize:
+    def test_explain_names_the_size_and_the_line_that_makes_it_a_number(self) -> None:
+        def rows_of(x: torch.Tensor) -> torch.Tensor:
+            y = x.sin()
+            for row in range(x.shape[0]):
+                y = y + row
+            return y
+
+        hybrid = weft.hybridize(rows_of, sizes={"x": {0: "rows", 1: "n"}})
+        for size in ((4, 12), (3, 20)):
+            agrees(hybrid, rows_of, torch.randn(size))
+        text = str(weft.explain(hybrid))
+        assert "rows (dim 0 of x) does not vary: the code makes it a number (" in text
+        assert "for row in range(x.shape[0]):" in text
+        assert text.count("does not vary") == 1
+        assert "for sizes n 2 to" in text
+
+    def test_sizes_that_nobody_declared_are_explained_too(self) -> None:
+        hybrid = weft.hybridize(lambda x: x + len(x) * 2.5 ** len(x))
+        for rows in (3, 5, 7):
+            agrees(hybrid, hybrid.function, torch.randn(rows, 4))
+        assert "dim 0 of x does not vary" in str(weft.explain(hybrid))
+
+    def test_conditions_have_the_names_of_sizes(self) -> None:
+        hybrid = weft.hybridize(lambda x: x.sin() if x.shape[0] > 8 else x.cos(), sizes={"x": {0: "rows"}})
+        agrees(hybrid, hybrid.function, torch.randn(9, 2))
+        (program,) = hybrid.varying
+        assert "rows > 8" in [condition.text for condition in program.conditions]
+
+
 class TestSteps:
     def test_a_step_makes_one_program_at_its_first_batch(self) -> None:
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))

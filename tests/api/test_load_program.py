@@ -169,6 +169,13 @@ class TestFiles:
         with pytest.raises(weft.UnsupportedError, match="a number among the arguments is a size"):
             program.save(tmp_path / "net.weft")
 
+    def test_a_c_library_is_made_for_one_size(self, net: Net, tmp_path: Path) -> None:
+        with torch.no_grad():
+            program = weft.program(net, example(4, 9))
+        with pytest.raises(weft.UnsupportedError, match=r"its sizes vary \(rows, length\)"):
+            weft.export(program, tmp_path / "net")
+        assert not (tmp_path / "net").exists()
+
     @pytest.mark.slow
     def test_another_process_runs_it_without_the_source(self, net: Net, tmp_path: Path) -> None:
         saved(net, (example(4, 9),), tmp_path / "net.weft")

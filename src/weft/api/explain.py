@@ -43,7 +43,7 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         lines += [f"    float32: {_named(weight(), hybrid.root)}: {why}" for weight, why in guarded.program.full]
     for structure, varying in hybrid.varying.with_structures():
         lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
-    lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
+    lines += [f"  {sentence}" for sentence in (*hybrid.varying.fixed, *hybrid.varying.refusals)]
     if hybrid.rare.calls:
         why = (
             "their signatures not having been prepared"

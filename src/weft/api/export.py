@@ -160,6 +160,13 @@ class _Native:
 
 def _native(parts: ProgramParts) -> _Native:
     """Plan a program that is machine code from end to end; any other cannot do without PyTorch."""
+    if parts.sizes:
+        names = ", ".join(parts.graph.inputs[size.input].name for size in parts.sizes)
+        raise UnsupportedError(
+            f"{parts.graph.name} cannot be exported: its sizes vary ({names})",
+            why="a C library is made for one size of each argument",
+            fix="export a program of a network that is hybridized without sizes=, or run the .weft file with Weft",
+        )
     if parts.graph.writes:
         raise UnsupportedError(
             f"{parts.graph.name} cannot be exported: it writes into tensors that it is given or keeps",

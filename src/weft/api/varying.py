@@ -21,8 +21,9 @@ import torch
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
 from weft.api.sized_calls import SizedCalls
-from weft.errors import InternalError, WeftError
+from weft.errors import InternalError, WeftError, source_line
 from weft.guards.guarded import Guarded
+from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
 from weft.trace.python_state.counters import Condition
@@ -240,6 +241,7 @@ class VaryingPrograms:
         self._kinds: dict[Key, _Kind] = {}
         self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
         self.refusals: list[str] = []
+        self.fixed: list[str] = []  # sizes that the code makes a number of, and where
 
     def with_structures(self) -> Iterator[tuple[Any, VaryingProgram]]:
         """The programs, each with how the arguments of its calls nest."""
@@ -331,16 +333,32 @@ class VaryingPrograms:
             if not traced.fixed_sizes:
                 lowered = None if lowered else _lowered(traced, tops, shapes, (groups, ties))
                 if lowered is None:
-                    broken = (entry.text for entry in traced.size_conditions if not entry.holds(_at(places, shapes)))
+                    broken = dict.fromkeys(
+                        entry.text + _line(entry.place)
+                        for entry in traced.size_conditions
+                        if not entry.holds(_at(places, shapes))
+                    )
                     self._refuse(kind, "the code decides by what they are: " + ", ".join(broken))
                     return None
                 continue
-            fixed = {place for group in groups if {*group} & traced.fixed_sizes for place in group}
+            fixed = {place for group in groups if {*group} & traced.fixed_sizes.keys() for place in group}
+            for spot, place in traced.fixed_sizes.items():
+                self._note_fixed(spot, place, request)
             if len(kind.seen) > 1:  # else another size, of which nobody has spoken yet, may go with it
                 kind.fixed |= fixed
                 kind.varying = _without(kind.varying, kind.fixed)
             varying = _without(varying, fixed)
         return None
+
+    def _note_fixed(self, spot: SizeSpot, place: Place | None, request: SizeRequest) -> None:
+        """Note for whoever asks which size does not vary, and what made it a number."""
+        name = request.declared.names.get(spot)
+        where = f"dim {spot[1]} of {request.arguments[spot[0]]}"
+        sentence = f"{name} ({where})" if name is not None else where
+        sentence += f" does not vary: the code makes it a number{_line(place)}"
+        if sentence not in self.fixed:
+            self.fixed.append(sentence)
+            logger.info("weft: %s", sentence)
 
     def _if_it_runs(self, kind: _Kind, program: VaryingProgram, leaves: Sequence[Any]) -> VaryingProgram | None:
         """A new program, if it runs for the call that it was made for.
@@ -550,3 +568,7 @@ def zeros_of(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     with torch.inference_mode(False), torch.enable_grad():
         found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
         return found if tensor.is_leaf else found.clone()
+
+
+def _line(place: Place | None) -> str:
+    return "" if place is None else f" ({source_line(place.filename, place.line)})"

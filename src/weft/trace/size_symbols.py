@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import UnsupportedError
-from weft.ir.graph import Value
+from weft.ir.graph import Place, Value
 from weft.ir.types import NumberType
 from weft.trace.interception.capture import Interception, function_of, text_of
 from weft.trace.python_state.counters import Condition, NumberLeaf
@@ -83,20 +83,26 @@ class SizeSymbols:
             found += "_"
         return found if found[0].isidentifier() else f"_{found}"
 
-    def fixed(self) -> frozenset[SizeSpot]:
-        """The sizes that turned out to be numbers."""
-        fixed = (entry for entry in self.found if self._interception.has_one_value(entry.symbol))
-        return frozenset((entry.argument, entry.dimension) for entry in fixed)
+    def fixed(self) -> dict[SizeSpot, Place | None]:
+        """The sizes that turned out to be numbers, and where that was decided."""
+        fixed = [entry for entry in self.found if self._interception.has_one_value(entry.symbol)]
+        placed = self._interception.guards.placed()[::-1]  # what makes it a number is the last that names it
+        return {
+            (entry.argument, entry.dimension): next(
+                (place for expression, place in placed if expression.free_symbols == {entry.symbol} and place), None
+            )
+            for entry in fixed
+        }
 
     def conditions(self, name: str) -> tuple[Condition, ...]:
         """What must hold of the sizes for all that the code of this name decided by them."""
         places = {entry.symbol: place for place, entry in enumerate(self.found)}
         found: list[Condition] = []
-        for expression in self._interception.conditions() if places else ():
+        for expression, place in self._interception.guards.placed() if places else ():
             symbols = sorted(expression.free_symbols, key=str)
             if not all(symbol in places for symbol in symbols):
                 raise UnsupportedError(f"the sizes of {name} do not vary", why=str(expression))
             leaf = NumberLeaf(function_of(expression, symbols), tuple(places[symbol] for symbol in symbols))
             names = {symbol: self.found[places[symbol]].value.name for symbol in symbols}
-            found.append(Condition(leaf, text_of(expression, names)))
+            found.append(Condition(leaf, text_of(expression, names), place))
         return tuple(found)

@@ -15,7 +15,7 @@ import torch
 from weft.errors import InternalError
 from weft.ir.bind import bind_numbers
 from weft.ir.calls import Call, Operand
-from weft.ir.graph import Graph, Result, Value
+from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
 from weft.trace.decisions import Decision
@@ -70,7 +70,8 @@ class Traced:
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
     sizes: tuple[TracedSize, ...] = ()  # that vary
-    fixed_sizes: frozenset[tuple[int, int]] = frozenset()  # that were asked to vary and do not: (argument, dimension)
+    # That were asked to vary and do not, (argument, dimension), and where the code decides so.
+    fixed_sizes: Mapping[tuple[int, int], Place | None] = field(default_factory=dict)
     size_conditions: tuple[Condition, ...] = ()  # what must hold of the sizes
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers

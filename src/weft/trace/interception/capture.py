@@ -48,6 +48,7 @@ from weft.trace.interception.modes import (
     without_error_log,
     without_saved_tensors_hooks,
 )
+from weft.trace.interception.placed_guards import PlacedGuards
 
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten
@@ -219,6 +220,7 @@ class Interception:
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
         )
+        self._shapes.guards = self.guards = PlacedGuards()
         self.sizes: dict[Any, Value] = {}
         self._symbols: dict[int, Any] = {}  # by the largest size
         self.largest: dict[Value, int] = {}  # of sizes that are found out: how large each may become
@@ -325,7 +327,7 @@ class Interception:
 
     def conditions(self) -> list[Any]:
         """What must hold of the symbols for all that was decided by them, as expressions."""
-        return [guard.expr for guard in self._shapes.guards]
+        return [expression for expression, _ in self.guards.placed()]
 
     def has_one_value(self, symbol: Any) -> bool:
         """Whether something was decided that holds for a single value of a symbol."""

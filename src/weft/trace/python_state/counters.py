@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from weft.ir.graph import Place
 from weft.trace.python_state.containers import MISSING, put
 from weft.trace.python_state.effects import REFILLED, Rebound
 from weft.trace.python_state.locations import Location
@@ -40,6 +41,7 @@ class Condition:
 
     test: NumberLeaf
     text: str
+    place: Place | None = None  # where it was decided
 
     def holds(self, numbers: Sequence[Any]) -> bool:
         """Whether it does."""
