@@ -11,18 +11,20 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.testing._internal import common_methods_invocations as database
 from torch.testing._internal.opinfo import core, definitions
-from torch.testing._internal.opinfo.core import OpInfo
+from torch.testing._internal.opinfo.core import OpInfo, ReductionOpInfo, UnaryUfuncInfo
 from torch.utils import _pytree as pytree
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTHS = {"small": {}, "large": {"S": 64, "M": 96, "L": 512}}
+MOST_SCALARS = 8  # kinds of samples without dimensions
+REPEATED = (UnaryUfuncInfo, ReductionOpInfo)
 LEAST_BYTES, MOST_BYTES = 1 << 18, 1 << 23  # of a large sample's tensors
 # Not measured: they look at values, wait, or give what nobody has written.
 LEFT_OUT = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
@@ -80,7 +82,20 @@ def calls(entry: OpInfo, dtype: str, size: str, most: int) -> list[OperatorCall]
             found.setdefault(kind, OperatorCall(entry.full_name, dtype, size, number, entry.op, args, sample.kwargs))
             if len(found) == most:
                 break
+    if size == "large" and not found and isinstance(entry, REPEATED):
+        small = map(_repeated, calls(entry, dtype, "small", most + MOST_SCALARS))
+        return [large for large in small if large is not None][:most]
     return list(found.values())
+
+
+def _repeated(call: OperatorCall) -> OperatorCall | None:
+    """The same call of more rows, where it is given one tensor alone and any number of rows will do."""
+    given, *rest = call.args
+    if not isinstance(given, torch.Tensor) or not given.ndim or not given.numel() or any(map(is_tensor, rest)):
+        return None
+    times = -(-(LEAST_BYTES * 4) // (given.numel() * given.element_size()))
+    many = given.repeat(times, *(1,) * (given.ndim - 1))
+    return replace(call, size="large", args=(many, *rest))
 
 
 @contextmanager

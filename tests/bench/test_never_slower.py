@@ -29,7 +29,7 @@ def test_both_are_timed_in_turn_and_the_shortest_count(monkeypatch: pytest.Monke
     assert time_both(lambda: taking(0.002), lambda: taking(0.004)) == pytest.approx((0.002, 0.004))
 
 
-@pytest.mark.parametrize("name", ["add", "exp", "matmul"])
+@pytest.mark.parametrize("name", ["add", "exp", "matmul", "sum"])
 def test_operators_have_small_and_large_samples(name: str) -> None:
     [entry] = [entry for entry in entries() if entry.full_name == name]
     small, large = (calls(entry, "float32", size, 1)[0] for size in ("small", "large"))
