@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 import weft
 from weft.api.hybrid import Hybrid
-from weft.lazy_tensors.tensor import LazyTensor
+from weft.lazy_tensors.tensor import LazyTensor, LazyValue
 
 PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device)
 SEQUENCES = (list, tuple, collections.deque)
@@ -135,7 +135,7 @@ def _inside(expected: Any, actual: Any) -> Found | list[tuple[str, Any, Any]] | 
     """List what a thing holds, side by side, or say that the two sides hold another number of things or other keys."""
     if isinstance(expected, torch.Tensor):
         graded = expected.is_leaf and actual.is_leaf
-        one, other = {**expected.__dict__}, {} if isinstance(actual, LazyTensor) else {**actual.__dict__}
+        one, other = _own_attributes(expected), _own_attributes(actual)
         if [*one] != [*other]:
             return f"has attributes {[*other]}, eager's {[*one]}"
         grads = [(".grad", expected.grad, actual.grad)] if graded else []
@@ -158,6 +158,11 @@ def _inside(expected: Any, actual: Any) -> Found | list[tuple[str, Any, Any]] | 
     if [*one] != [*other]:
         return f"has attributes {[*other]}, eager's {[*one]}"
     return found + [(f".{name}", one[name], other[name]) for name in one]
+
+
+def _own_attributes(tensor: torch.Tensor) -> dict[str, Any]:
+    """What Python has put on a tensor."""
+    return {name: value for name, value in vars(tensor).items() if type(value) is not LazyValue}
 
 
 def _attributes(thing: Any) -> dict[str, Any]:

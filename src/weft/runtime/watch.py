@@ -20,6 +20,7 @@ import torch.utils.dlpack
 
 from weft.codegen.torch_functions import storage_owners, wrap_fused_updates
 from weft.runtime.memory_layout import EVERY_BIT, Row
+from weft.trace.interception.refusals import forgive
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
 METHODS = ("numpy", "__dlpack__")
@@ -131,7 +132,8 @@ def _notice(tensor: torch.Tensor) -> None:
         return
     try:
         memory = _memory(tensor)
-    except RuntimeError:
+    except RuntimeError as error:
+        forgive(error)
         return  # a tensor without memory of its own, such as those inside torch.func
     for watcher in _watchers.get(memory, ()):
         watcher.alias_taken()

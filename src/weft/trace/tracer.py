@@ -51,7 +51,7 @@ from weft.trace.interception.functions import (
     with_check,
 )
 from weft.trace.interception.printed import Printed, printing
-from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
+from weft.trace.interception.refusals import refuse, refuse_unmaterialised, uncaught, unmaterialised
 from weft.trace.interception.user_lines import user_place
 from weft.trace.mask_index import with_places
 from weft.trace.memory import TensorState
@@ -186,7 +186,7 @@ class Tracer:
         try:
             names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming)
             sources, checkpoints = self._drawn.standing_in(), checkpoints_as_autograd_sees()
-            with sources, self.interception, printing(self.printed), names, checkpoints:
+            with uncaught(), sources, self.interception, printing(self.printed), names, checkpoints:
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
             self._drawn.finish()
@@ -327,10 +327,10 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(number, value, size.node.expr, size, later=read))
 
     def _check_draws(self) -> None:
-        """Refuse a program that holds for the very numbers that were drawn: others are drawn at each run."""
-        symbols = self.interception.relied_on()
+        """Refuse a program for the very numbers that were drawn, and a path, which may be left once they are."""
+        symbols, is_path = self.interception.relied_on(), self.reads is not None and bool(self.reads.decisions())
         for entry in self.trace.numbers:
-            if isinstance(entry.later, Draw) and entry.symbol in symbols:
+            if isinstance(entry.later, Draw) and (is_path or entry.symbol in symbols):
                 refuse("python draw", entry.later.place)
 
     def replaced_memory(self) -> list[tuple[int, torch.Tensor]]:

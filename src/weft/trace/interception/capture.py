@@ -49,6 +49,7 @@ from weft.trace.interception.modes import (
     without_saved_tensors_hooks,
 )
 from weft.trace.interception.placed_guards import PlacedGuards
+from weft.trace.interception.refusals import note_raised
 
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten
@@ -141,7 +142,11 @@ class _FunctionMode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         function, arguments, keywords = self.listener.on_function(func, args, kwargs or {})
-        return function(*arguments, **keywords)
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            note_raised(error)  # of elements there are none: whether eager raises it nobody knows
+            raise
 
 
 class _Computed(torch.autograd.Function):
@@ -692,5 +697,4 @@ def outside_tracing() -> Iterator[None]:
 
 def without_functions() -> AbstractContextManager[None]:
     """Python functions of PyTorch inside are not reported; operators are."""
-    guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()
-    return guard
+    return torch._C.DisableTorchFunction()

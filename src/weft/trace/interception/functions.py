@@ -8,6 +8,7 @@ does the same with its gradient; of parameters that stay, neither is a change.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType
@@ -25,8 +26,9 @@ from weft.trace.interception.capture import (
     is_usual_stand_in,
     outside_tracing,
 )
+from weft.trace.interception.handlers import may_raise, would_catch
 from weft.trace.interception.refusals import refuse
-from weft.trace.interception.user_lines import MACHINERY, user_place
+from weft.trace.interception.user_lines import MACHINERY, is_of_user, user_place
 
 FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
     {
@@ -44,6 +46,9 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
         torch.Tensor.backward: "backward inside",
         torch.Tensor.grad.__get__: "gradient read",  # type: ignore[union-attr]
         torch.Tensor.set_: "memory replaced",
+        torch.Tensor.share_memory_: "address",
+        torch.Tensor.__dlpack__: "numpy",
+        torch.Tensor.__reduce_ex__: "saved",
     }
 )
 
@@ -53,9 +58,21 @@ def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | 
     kind = FORBIDDEN.get(getattr(function, "__wrapped__", function))
     if kind == "number" and is_listing():
         return "list"
+    if kind == "saved" and _is_copying():
+        return None
+    if kind is None and may_raise(function, arguments) and would_catch():
+        return "caught"
     if kind == "text" and arguments and not arguments[1]:
         return None  # without a format, a stand-in shows its type and sizes
     return kind
+
+
+def _is_copying() -> bool:
+    """Whether it is `copy.copy` that takes a tensor apart."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and not is_of_user(frame) and frame.f_code is not copy.copy.__code__:
+        frame = frame.f_back
+    return frame.f_code is copy.copy.__code__
 
 
 def puts_data(function: Callable[..., Any]) -> bool:

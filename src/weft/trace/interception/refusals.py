@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -57,6 +59,16 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "the program hands a tensor to NumPy",
             "NumPy works on memory, and while Python is traced there are no elements yet",
             "use the torch function of the same name, or convert after the call; or " + KEEP_EAGER,
+        ),
+        "saved": (
+            "the program saves or pickles a tensor",
+            "while Python is traced there are no elements yet",
+            "save it outside of the call; or " + KEEP_EAGER,
+        ),
+        "caught": (
+            "the program catches what an operator raises",
+            "whether it raises depends on elements, and while Python is traced there are none yet",
+            "check before what would raise, or catch it around the call; or " + KEEP_EAGER,
         ),
         "list": (
             "the program turns a tensor into a Python list",
@@ -285,8 +297,55 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
 
 
 def refuse(kind: str, place: Place | None, detail: str = "") -> NoReturn:
-    """Raise the error for a row of the table."""
-    raise refusal(kind, place, detail)
+    """Raise the error for a row of the table; code that is traced cannot catch it for good (see `uncaught`)."""
+    error = refusal(kind, place, detail)
+    note_raised(error)
+    raise error
+
+
+class _Raised(threading.local):
+    """The first error that this thread raised into code that it traces, if it traces some."""
+
+    error: Exception | None = None
+
+
+_RAISED = _Raised()
+
+
+def note_raised(error: Exception) -> None:
+    """Note an error that eager PyTorch may not raise; that an attribute is not there it says too."""
+    if not isinstance(error, AttributeError):
+        _RAISED.error = _RAISED.error or error
+
+
+def forgive(error: Exception) -> None:
+    """Let an error go that Weft itself has caught, and that traced code never saw."""
+    if _RAISED.error is error:
+        _RAISED.error = None
+
+
+@contextmanager
+def uncaught() -> Iterator[None]:
+    """In this block code is traced: what is raised into it leaves the block, also where the code catches it.
+
+    `try: ... except RuntimeError:` would go on by a way that eager never takes.
+    """
+    before, _RAISED.error = _RAISED.error, None
+    try:
+        yield
+    except WeftError:
+        raise
+    except Exception:
+        if not isinstance(_RAISED.error, WeftError):
+            raise
+        raise _RAISED.error from None
+    else:
+        if isinstance(_RAISED.error, WeftError):
+            raise _RAISED.error
+        if _RAISED.error is not None:
+            raise refusal("caught", place_of(_RAISED.error), type(_RAISED.error).__name__)
+    finally:
+        _RAISED.error = before
 
 
 # What a program cannot cause by what it does with stand-ins; raised by a line of Weft it is a mistake in Weft.

@@ -128,6 +128,11 @@ class StorageFacts:
     def __getattr__(self, name: str) -> Any:
         refuse("address", user_place(), detail=name)
 
+    def __getitem__(self, place: Any) -> Any:
+        refuse("address", user_place())
+
+    __setitem__ = __iter__ = __reduce_ex__ = __getitem__
+
 
 def _memory(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().nbytes(), tensor.is_shared()
