@@ -88,7 +88,9 @@ def many(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "shape"), [(Drawn(), LARGE), (written, LARGE), (many, LARGE), (chain, (5,))], ids=str
+    ("function", "shape"),
+    [(Drawn(), LARGE), (written, LARGE), (many, LARGE), (chain, (5,))],
+    ids=["drawn", "written", "many", "small"],
 )
 @torch.no_grad()
 def test_the_clock_is_not_asked_of(asked: list[Any], function: Any, shape: tuple[int, ...]) -> None:
