@@ -42,6 +42,7 @@ BY_OTHERS = {
 # What PyTorch computes in some dtypes, and why.
 BY_PYTORCH = {
     "matmul": (INTEGERS, "products of whole numbers are rare"),
+    "convolution": (INTEGERS, "those of whole numbers come of calibration, in 8 bits"),
     "scatter_add": (BOOLEAN, "kernels do not join truth values"),
     "scatter_mul": (BOOLEAN, "kernels do not join truth values"),
     "scatter_min": (BOOLEAN, "kernels do not join truth values"),

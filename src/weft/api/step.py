@@ -57,7 +57,13 @@ from weft.trace.interception.capture import (
     traced_elsewhere,
     tree_map_only,
 )
-from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
+from weft.trace.interception.refusals import (
+    KEEP_EAGER,
+    PARTS_AROUND,
+    refuse_unmaterialised,
+    trace_failure,
+    unmaterialised,
+)
 from weft.trace.python_state.given_objects import FlatCall
 from weft.trace.python_state.locations import Location
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -608,7 +614,7 @@ def _name(thing: Any) -> str:
 
 def _with_loop(error: UnsupportedError) -> UnsupportedError:
     """What hybridize gives as the last way out, as it is done with a training step."""
-    fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP)
+    fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP).replace(PARTS_AROUND, IN_A_LOOP)
     return UnsupportedError(error.fact, where=error.where, why=error.why, fix=fix)
 
 
