@@ -48,7 +48,7 @@ def may_raise(function: Any, arguments: Iterable[Any]) -> bool:
     if name in OF_ELEMENTS:
         return True
     if name in INDEXING:
-        index = arguments[1:]
+        index = [*arguments][1:]
         parts = index[0] if index and isinstance(index[0], tuple) else index[:1]
         return any(isinstance(part, (torch.Tensor, list)) for part in parts)
     tensors = [given for given in arguments if isinstance(given, torch.Tensor)] if name in DIVIDING else []
