@@ -44,11 +44,6 @@ LAZY = ("aten._conj.default", "aten._neg_view.default")
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("cut_to_sizes(Tensor(a) x, int[] factors, int[] sizes, int[] shape, int[] order) -> Tensor(a)")
 LIBRARY.define("put_in_largest(Tensor x, int[] sizes, int[] shape, int[] strides) -> Tensor")
-LIBRARY.define(
-    "lstm_layer(Tensor x, Tensor w0, Tensor w1, Tensor w2, Tensor w3, Tensor hx, Tensor cx, bool reverse, "
-    "int[] batch_sizes, int mode, int hidden_size, int num_layers, bool has_biases, bool bidirectional, "
-    "bool batch_first, bool train) -> (Tensor, Tensor, Tensor, Tensor)"
-)
 
 
 def _cut(
@@ -86,16 +81,6 @@ def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: S
     return memory
 
 
-def _lstm_layer(*arguments: Any) -> Any:
-    """A layer with the workspace that its gradient needs: PyTorch gives one only where autograd may record."""
-    detached = [one.detach() if isinstance(one, torch.Tensor) else one for one in arguments]
-    with torch.enable_grad():
-        return torch.ops.aten.mkldnn_rnn_layer.default(*detached)
-
-
-KEPT_FOR_GRADIENTS = MappingProxyType({"aten.mkldnn_rnn_layer.default": (3, "weft.lstm_layer.default")})
-"""Operators one of whose results is there only where autograd is on, as it never is inside a program: what gives it."""
-LIBRARY.impl("lstm_layer", _lstm_layer, "CompositeExplicitAutograd")
 LIBRARY.impl("cut_to_sizes", _cut, "CompositeExplicitAutograd")
 LIBRARY.impl("put_in_largest", _put, "CompositeExplicitAutograd")
 
@@ -194,7 +179,7 @@ class TrueSizes:
         now = self.bounder.lifted.now
         written = _Written(self.bounder, [self._cut(now.get(operand, operand)) for operand in value.operands])
         again = Call(
-            self._target(value, call),
+            call.target,
             map_arguments(call.arguments, written.argument),
             written.keywords(call.keywords),
             tuple(replace(place, path=tuple(map(written.step, place.path))) for place in call.written),
@@ -204,12 +189,6 @@ class TrueSizes:
         )
         self._results[value] = self.bounder.emit(new)
         return new
-
-    def _target(self, value: Value, call: Call) -> str:
-        """The operator that gives all that is used of a call's results."""
-        index, other = KEPT_FOR_GRADIENTS.get(call.target, (None, ""))
-        used = (one for one in self.bounder.lifted.values_of if one.op == "item" and one.operands[0] is value)
-        return other if any(one.attributes["index"] == index for one in used) else call.target
 
     def _cut(self, operand: Value) -> Value:
         """What counts of an operand."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from weft.codegen.library import LibraryExecutable
+from weft.codegen.torch_functions import below_autograd
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, row_major
@@ -361,7 +362,7 @@ class VaryingExecutable:
         return given, memories
 
     def _run_by_python(self, inputs: Sequence[Any], call: SizedCall) -> list[Any]:
-        with torch.no_grad():
+        with below_autograd():  # operators may look at the grad mode, which stays as it is
             own = inputs if self._are_given else [*inputs, *call.numbers]
             given, memories = self._in_largest_form(inputs, call)
             try:
