@@ -28,11 +28,11 @@ def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
         if kernel.rows == 1:
             across = min(schedule.column_tile, -(-wanted // step) * step)
             return replace(kernel, ends=dimensions, schedule=replace(schedule, column_tile=across))
-        down = schedule.row_tile if schedule.transposed else max(1, wanted // schedule.column_tile)
+        down = schedule.row_tile if schedule.transposed else max(1, wanted // max(schedule.column_tile, 1))
         return replace(kernel, ends=dimensions, schedule=replace(schedule, row_tile=min(schedule.row_tile, down)))
     if isinstance(kernel, RowKernel):
         wanted = max(ROW_TILE, prod((*kernel.expression.rows, *kernel.expression.columns)) // SHARES)
-        down = max(1, wanted // (prod(kernel.expression.columns) * kernel.schedule.lane_tile))
+        down = max(1, wanted // max(prod(kernel.expression.columns) * kernel.schedule.lane_tile, 1))
         fewer = replace(kernel.schedule, row_tile=min(kernel.schedule.row_tile, down))
         return replace(kernel, ends=dimensions, schedule=fewer)
     if isinstance(kernel, AttentionKernel):
