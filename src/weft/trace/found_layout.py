@@ -6,10 +6,8 @@ has asked, how results lie in memory. With this call's sizes written in, both mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.errors import UnsupportedError
 from weft.ir.at_sizes import at_sizes, has_extents, path_at_sizes
 from weft.ir.bind import bind_numbers
 from weft.ir.extents import Extent, Polynomial, today
@@ -19,14 +17,16 @@ from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.decisions import Decision, FoundSize
 from weft.trace.python_state.draws import Draw
 from weft.trace.traced import Traced, leave_the_same
-from weft.trace.varying import SAME_OPERATORS, VaryingGradient, is_whole, operator_of
-
-
-class OtherProgramError(UnsupportedError):
-    """With this call's sizes written in, a program is another one than that of these sizes."""
-
-    def __init__(self) -> None:
-        super().__init__("sizes that are found out do not vary", why="PyTorch runs other operators for other sizes")
+from weft.trace.varying import (
+    SAME_OPERATORS,
+    Layout,
+    OtherOperatorsError,
+    VaryingGradient,
+    are_alike,
+    is_whole,
+    operator_of,
+    with_strides,
+)
 
 
 def with_found_sizes(free: Traced, fixed: Traced, *, drawn: bool = False) -> Traced:
@@ -36,7 +36,7 @@ def with_found_sizes(free: Traced, fixed: Traced, *, drawn: bool = False) -> Tra
     """
     layout = FoundLayout(free, drawn=drawn)
     if (free.gradient is None) != (fixed.gradient is None) or not leave_the_same(free, fixed):
-        raise OtherProgramError
+        raise OtherOperatorsError
     if free.gradient is None or fixed.gradient is None:
         found = replace(free, graph=layout.graph(free.graph, fixed.graph))
     else:
@@ -50,33 +50,21 @@ def _laid_out(decision: Decision, layout: FoundLayout) -> Decision:
     return replace(decision, values=tuple(map(layout, decision.values)))
 
 
-class FoundLayout:
+class FoundLayout(Layout):
     """Gives the values of graphs with symbols the strides that the same values have in those of this call's sizes."""
 
     def __init__(self, free: Traced, *, drawn: bool) -> None:
+        super().__init__()
         found = {decision.read.number for decision in free.decisions if _finds(decision) and decision.read is not None}
         written = [entry for entry in free.numbers if drawn or not isinstance(entry.later, Draw)]
         self._numbers = {entry.value: entry.number for entry in written}
         self.sizes = {entry.value: int(entry.number) for at, entry in enumerate(free.numbers) if at in found}
-        self._now: dict[Value, Value] = {}
 
     def fresh(self) -> FoundLayout:
         """One for another graph."""
         found = FoundLayout.__new__(FoundLayout)
         found._numbers, found.sizes, found._now = self._numbers, self.sizes, {}
         return found
-
-    def __call__(self, value: Value) -> Value:
-        """The value as it is laid out."""
-        return self._now.get(value, value)
-
-    def add_inputs(self, free: Sequence[Value], fixed: Sequence[Value]) -> None:
-        """Add inputs of backwards, of which numbers are in the graph with symbols alone."""
-        tensors = [value for value in free if isinstance(value.type, TensorType)]
-        if len(tensors) != len(fixed):
-            raise OtherProgramError
-        for value, other in zip(tensors, fixed, strict=True):
-            self._now[value] = replace(value, type=self._laid(value.type, other.type))
 
     def graph(self, free: Graph, fixed: Graph) -> Graph:
         """Lay a graph out; both must be one program."""
@@ -88,7 +76,7 @@ class FoundLayout:
             operands, kind = tuple(map(self, value.operands)), value.type
             same = beside.get(value)
             if same is not None:
-                kind = self._laid(kind, kinds[same]) if same in kinds else _like(kind, operands[0].type)
+                kind = self.laid(kind, kinds[same]) if same in kinds else with_strides(kind, operands[0].type)
             self._now[value] = replace(value, type=kind, operands=operands)
         self._check_ends(free, now, fixed)
         return self.replaced(free)
@@ -102,30 +90,20 @@ class FoundLayout:
         written = [(places[one.input], path_at_sizes(one.path, self.sizes), places[one.value]) for one in now.writes]
         written_there = [(others[one.input], one.path, others[one.value]) for one in fixed.writes]
         if not (ours == theirs and written == written_there):
-            raise OtherProgramError
+            raise OtherOperatorsError
         if any(has_extents(argument) for one in free.writes for step in one.path for argument in step.arguments):
-            raise OtherProgramError
+            raise OtherOperatorsError
 
-    def replaced(self, graph: Graph) -> Graph:
-        """The same graph of values that are laid out already."""
-        return replace(
-            graph,
-            inputs=tuple(map(self, graph.inputs)),
-            values=tuple(map(self, graph.values)),
-            results=tuple(replace(result, value=self(result.value)) for result in graph.results),
-            writes=tuple(replace(write, value=self(write.value)) for write in graph.writes),
-        )
-
-    def _laid(self, kind: Type, other: Type) -> Type:
+    def laid(self, kind: Type, other: Type) -> Type:
         """A type with symbols that lies in memory as one of this call's sizes does."""
         if isinstance(kind, TupleType) and isinstance(other, TupleType):
-            return TupleType(tuple(map(self._laid, kind.items, other.items)))
+            return TupleType(tuple(map(self.laid, kind.items, other.items)))
         if not (isinstance(kind, TensorType) and isinstance(other, TensorType)) or kind == other:
             return kind
         if not has_extents(kind):
             return replace(kind, strides=other.strides)
         if any(isinstance(size, Extent) and shrinks(size.expression) for size in kind.shape):
-            raise OtherProgramError  # the largest size would not be there where what is found is most
+            raise OtherOperatorsError  # the largest size would not be there where what is found is most
         order = _dense_order(other)
         if order is not None:
             strides, step = [0] * kind.rank, 1
@@ -144,12 +122,6 @@ def shrinks(size: Polynomial) -> bool:
     return False
 
 
-def _like(kind: Type, other: Type) -> Type:
-    if isinstance(kind, TensorType) and isinstance(other, TensorType):
-        return replace(kind, strides=other.strides)
-    return kind
-
-
 def _finds(decision: Decision) -> bool:
     return isinstance(decision.ask, FoundSize)
 
@@ -166,7 +138,7 @@ def _numbers_of(now: Graph, fixed: Graph) -> dict[Value, int]:
 def _pairs(now: Graph, fixed: Graph) -> list[tuple[Value, Value | None]]:
     """Each value beside the same one; nothing beside slices of all there is."""
     if len(now.inputs) != len(fixed.inputs):
-        raise OtherProgramError
+        raise OtherOperatorsError
     others = iter((*fixed, None))
     other, numbers = next(others), {value: at for at, value in enumerate(now.inputs)}
     numbers |= {value: at for at, value in enumerate(fixed.inputs)}
@@ -180,27 +152,18 @@ def _pairs(now: Graph, fixed: Graph) -> list[tuple[Value, Value | None]]:
             numbers[value] = numbers[value.operands[0]]
             found.append((value, None))
         else:
-            raise OtherProgramError
+            raise OtherOperatorsError
     if other is not None:
-        raise OtherProgramError
+        raise OtherOperatorsError
     return found
 
 
 def _is_same(value: Value, other: Value, numbers: dict[Value, int]) -> bool:
-    if value.op != other.op or operator_of(value) != operator_of(other) or not _are_alike(value.type, other.type):
+    if value.op != other.op or operator_of(value) != operator_of(other) or not are_alike(value.type, other.type):
         return False
     if operator_of(value) in SAME_OPERATORS.values():  # which of both it is does not count
         return equal([numbers[one] for one in value.operands], [numbers[one] for one in other.operands])
     return same_meaning(value, other, numbers)
-
-
-def _are_alike(one: Type, other: Type) -> bool:
-    """Whether types differ in nothing but strides."""
-    if isinstance(one, TensorType) and isinstance(other, TensorType):
-        return (one.dtype, one.shape, one.device) == (other.dtype, other.shape, other.device)
-    if isinstance(one, TupleType) and isinstance(other, TupleType):
-        return len(one.items) == len(other.items) and all(map(_are_alike, one.items, other.items))
-    return one == other
 
 
 def _dense_order(kind: TensorType) -> list[int] | None:

@@ -7,13 +7,14 @@ from functools import partial
 
 from weft.errors import InternalError
 from weft.trace.decisions import FoundSize, decides_exactly
-from weft.trace.found_layout import OtherProgramError, with_found_sizes
+from weft.trace.found_layout import with_found_sizes
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.python_state.retracing import Effects, refuse_restless
 from weft.trace.request import Request
 from weft.trace.traced import Traced, is_same, trace_settled, traced_once, traced_with_numbers
+from weft.trace.varying import OtherOperatorsError
 
 MOST_ROOMS = 6  # that are tried
 
@@ -112,7 +113,7 @@ def _with_room(request: Request) -> Traced:
         if not rooms:
             return free
         request = replace(request, rooms={**request.rooms, **rooms})
-    raise OtherProgramError
+    raise OtherOperatorsError
 
 
 def smaller_rooms(traced: Traced) -> dict[int, int]:
@@ -131,7 +132,7 @@ def smaller_rooms(traced: Traced) -> dict[int, int]:
             places = [place for place in condition.test.places if largest[place] != now[place]]
             sizes = [one for one in reads if one.room and one.number in places]
             if not sizes:
-                raise OtherProgramError
+                raise OtherOperatorsError
             one = sizes[-1]
             low, high = int(now[one.number]), one.room  # it holds at the first
             while high - low > 1:
@@ -148,6 +149,6 @@ def _is_same_program(traced: Traced, written: Traced) -> bool:
         return is_same(traced, written, drawn=True)
     try:
         with_found_sizes(traced, written, drawn=True)
-    except OtherProgramError:
+    except OtherOperatorsError:
         return False
     return True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Result, Value
@@ -45,17 +45,17 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
         raise UnsupportedError(f"the sizes of {name} do not vary", why="the code takes them for more than numbers")
     try:
         return _laid_out(found, plain)
-    except _OtherOperatorsError:
+    except OtherOperatorsError:
         why = "PyTorch runs other operators for other sizes"
         raise UnsupportedError(f"the sizes of {name} do not vary", why=why) from None
 
 
 def _laid_out(found: Traced, plain: Traced) -> Traced:
     """A program with symbols whose tensors lie in memory as those of one without do."""
-    layout = _Layout()
+    layout = _SameLayout()
     if found.gradient is None or plain.gradient is None:
         if found.gradient is not plain.gradient:
-            raise _OtherOperatorsError
+            raise OtherOperatorsError
         return replace(found, graph=layout.graph(found.graph, plain.graph))
     layout.graph(found.gradient.graph, plain.gradient.graph)
     gradient = VaryingGradient(found.gradient, plain.gradient, layout, [entry.value for entry in found.sizes])
@@ -68,60 +68,35 @@ def _only_computes(traced: Traced) -> bool:
     return not (traced.constants or own or traced.depends_on_offsets or traced.moving or traced.held)
 
 
-class LaysOut(Protocol):
-    """Gives values of graphs with symbols the strides of the same values in graphs without."""
-
-    def __call__(self, value: Value) -> Value:
-        """The value as it is laid out."""
-
-    def fresh(self) -> LaysOut:
-        """One for another graph."""
-
-    def add_inputs(self, varying: Sequence[Value], plain: Sequence[Value]) -> None:
-        """Add inputs, of which numbers are in the graph with symbols alone."""
-
-    def graph(self, varying: Graph, plain: Graph) -> Graph:
-        """Lay a graph out."""
-
-    def replaced(self, graph: Graph) -> Graph:
-        """The same graph of values that are laid out already."""
-
-
-class _Layout:
-    """Gives values of a graph with symbols the strides that the same values have in one without."""
+class Layout(ABC):
+    """Gives values of graphs with symbols the strides that the same values have in graphs without."""
 
     def __init__(self) -> None:
         self._now: dict[Value, Value] = {}
 
-    def fresh(self) -> _Layout:
-        """One for another graph."""
-        return _Layout()
-
     def __call__(self, value: Value) -> Value:
+        """The value as it is laid out."""
         return self._now.get(value, value)
 
+    @abstractmethod
+    def fresh(self) -> Layout:
+        """One for another graph."""
+
+    @abstractmethod
+    def laid(self, kind: Type, other: Type) -> Type:
+        """A type that lies in memory as the same one without symbols does."""
+
+    @abstractmethod
+    def graph(self, varying: Graph, plain: Graph) -> Graph:
+        """Lay a graph out."""
+
     def add_inputs(self, varying: Sequence[Value], plain: Sequence[Value]) -> None:
-        """Add inputs, of which numbers are in the graph with symbols alone."""
+        """Add inputs of backwards, of which numbers are in the graph with symbols alone."""
         tensors = [value for value in varying if isinstance(value.type, TensorType)]
         if len(tensors) != len(plain):
-            raise _OtherOperatorsError
+            raise OtherOperatorsError
         for value, other in zip(tensors, plain, strict=True):
-            if not _are_alike(value.type, other.type):
-                raise _OtherOperatorsError
-            self._now[value] = replace(value, type=_with_strides(value.type, other.type))
-
-    def graph(self, varying: Graph, plain: Graph) -> Graph:
-        """Lay a graph out; a slice of all there is lies as what it is of."""
-        kinds = _kinds_beside(varying, plain)
-        for value in varying:
-            operands = tuple(map(self, value.operands))
-            kind = value.type
-            if value in kinds:
-                kind = _with_strides(kind, kinds[value])
-            elif value.op != "number":
-                kind = _with_strides(kind, operands[0].type)
-            self._now[value] = replace(value, type=kind, operands=operands)
-        return self.replaced(varying)
+            self._now[value] = replace(value, type=self.laid(value.type, other.type))
 
     def replaced(self, graph: Graph) -> Graph:
         """The same graph of values that are laid out already."""
@@ -134,12 +109,37 @@ class _Layout:
         )
 
 
+class _SameLayout(Layout):
+    """Of graphs whose values are the same ones, but for slices of all there is."""
+
+    def fresh(self) -> Layout:
+        return _SameLayout()
+
+    def laid(self, kind: Type, other: Type) -> Type:
+        if not are_alike(kind, other):
+            raise OtherOperatorsError
+        return with_strides(kind, other)
+
+    def graph(self, varying: Graph, plain: Graph) -> Graph:
+        """Lay a graph out; a slice of all there is lies as what it is of."""
+        kinds = _kinds_beside(varying, plain)
+        for value in varying:
+            operands = tuple(map(self, value.operands))
+            kind = value.type
+            if value in kinds:
+                kind = with_strides(kind, kinds[value])
+            elif value.op != "number":
+                kind = with_strides(kind, operands[0].type)
+            self._now[value] = replace(value, type=kind, operands=operands)
+        return self.replaced(varying)
+
+
 class VaryingGradient(Gradient):
     """The differentiable side of a program whose sizes vary: the forward saves all of them too."""
 
-    def __init__(self, varying: Gradient, plain: Gradient, layout: LaysOut, sizes: Sequence[Value]) -> None:
+    def __init__(self, varying: Gradient, plain: Gradient, layout: Layout, sizes: Sequence[Value]) -> None:
         if varying.failure is not None or plain.failure is not None:
-            raise _OtherOperatorsError
+            raise OtherOperatorsError
         self._varying, self._plain, self.derivatives = varying, plain, varying.derivatives
         self._layout = layout
         self.roots = tuple(map(layout, varying.roots))
@@ -178,7 +178,7 @@ class VaryingGradient(Gradient):
         return (*self._varying.saved_positions(backward), *range(first, len(self.saved)))
 
 
-class _OtherOperatorsError(UnsupportedError):
+class OtherOperatorsError(UnsupportedError):
     """PyTorch runs other operators where sizes are symbols."""
 
     def __init__(self) -> None:
@@ -195,13 +195,13 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
     for value in varying:
         if value.op == "number":
             continue
-        if other is not None and operator_of(value) == operator_of(other) and _are_alike(value.type, other.type):
+        if other is not None and operator_of(value) == operator_of(other) and are_alike(value.type, other.type):
             found[value] = other.type
             other = next(others)
         elif not is_whole(value):
-            raise _OtherOperatorsError
+            raise OtherOperatorsError
     if other is not None:
-        raise _OtherOperatorsError
+        raise OtherOperatorsError
     return found
 
 
@@ -211,9 +211,9 @@ def operator_of(value: Value) -> str:
     return value.op if call is None else SAME_OPERATORS.get(call.target, str(call.target))
 
 
-def _are_alike(one: Type, other: Type) -> bool:
+def are_alike(one: Type, other: Type) -> bool:
     """Whether types differ in nothing but strides."""
-    return _with_strides(one, other) == other
+    return with_strides(one, other) == other
 
 
 def is_whole(value: Value) -> bool:
@@ -221,9 +221,10 @@ def is_whole(value: Value) -> bool:
     return operator_of(value) in WHOLE_SLICES and value.type == value.operands[0].type
 
 
-def _with_strides(kind: Type, plain: Type) -> Type:
+def with_strides(kind: Type, plain: Type) -> Type:
+    """A type that lies in memory as another one does."""
     if isinstance(kind, TensorType) and isinstance(plain, TensorType):
         return kind if kind.strides == plain.strides else replace(kind, strides=plain.strides)
     if isinstance(kind, TupleType) and isinstance(plain, TupleType):
-        return TupleType(tuple(map(_with_strides, kind.items, plain.items)))
+        return TupleType(tuple(map(with_strides, kind.items, plain.items)))
     return kind
