@@ -81,3 +81,15 @@ def has_extents(thing: Any) -> bool:
     if isinstance(thing, TupleType):
         return has_extents(thing.items)
     return any(map(has_extents, thing)) if isinstance(thing, tuple) else isinstance(thing, Extent)
+
+
+def dense_order(kind: TensorType) -> tuple[int, ...]:
+    """The dimensions of a tensor without gaps, the outermost in memory first; none of a tensor with gaps."""
+    order = sorted(range(kind.rank), key=lambda place: (-today(kind.strides[place]), -today(kind.shape[place])))
+    step = 1
+    for place in reversed(order):
+        size = today(kind.shape[place])
+        if size != 1 and today(kind.strides[place]) != step:
+            return ()
+        step *= max(size, 1)
+    return tuple(order)

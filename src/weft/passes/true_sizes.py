@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import ExecutionError
-from weft.ir.at_sizes import has_extents
+from weft.ir.at_sizes import dense_order, has_extents
 from weft.ir.calls import Call, Operand, ViewStep, map_arguments
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
@@ -207,7 +207,7 @@ class TrueSizes:
         factors = tuple(largest for largest, _ in parts)
         sizes = tuple(written.size(size) for _, size in parts)
         shape = tuple(written.size(expression_of(size)) for size in kind.shape)
-        call = Call(CUT, (Operand(0), factors, sizes, shape, _dense_order(kind)))
+        call = Call(CUT, (Operand(0), factors, sizes, shape, dense_order(kind)))
         return self._library(call, written.operands, UnsizedType(kind.dtype, kind.device), new)
 
     def _library(self, call: Call, operands: Sequence[Value], kind: Type, like: Value) -> Value:
@@ -223,18 +223,6 @@ def _factors(bounder: Bounder, value: Value, place: int) -> list[tuple[int, Poly
     if not varies(dimension):
         return [(today(size), Polynomial.constant(today(size)))]
     return [(factor.largest, factor.size or Polynomial.constant(factor.largest)) for factor in dimension]
-
-
-def _dense_order(kind: TensorType) -> tuple[int, ...]:
-    """The dimensions of a tensor without gaps, the outermost in memory first; none of a tensor with gaps."""
-    order = sorted(range(kind.rank), key=lambda place: (-today(kind.strides[place]), -today(kind.shape[place])))
-    step = 1
-    for place in reversed(order):
-        size = today(kind.shape[place])
-        if size != 1 and today(kind.strides[place]) != step:
-            return ()
-        step *= max(size, 1)
-    return tuple(order)
 
 
 def _unsized(kind: Type) -> Type:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.ir.at_sizes import at_sizes, has_extents, path_at_sizes
+from weft.ir.at_sizes import at_sizes, dense_order, has_extents, path_at_sizes
 from weft.ir.bind import bind_numbers
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Graph, Value
@@ -104,8 +104,8 @@ class FoundLayout(Layout):
             return replace(kind, strides=other.strides)
         if any(isinstance(size, Extent) and shrinks(size.expression) for size in kind.shape):
             raise OtherOperatorsError  # the largest size would not be there where what is found is most
-        order = _dense_order(other)
-        if order is not None:
+        order = dense_order(other)
+        if order or not kind.rank:
             strides, step = [0] * kind.rank, 1
             for place in reversed(order):
                 strides[place], step = step, step * max(today(kind.shape[place]), 1)
@@ -164,14 +164,3 @@ def _is_same(value: Value, other: Value, numbers: dict[Value, int]) -> bool:
     if operator_of(value) in SAME_OPERATORS.values():  # which of both it is does not count
         return equal([numbers[one] for one in value.operands], [numbers[one] for one in other.operands])
     return same_meaning(value, other, numbers)
-
-
-def _dense_order(kind: TensorType) -> list[int] | None:
-    """The dimensions of a tensor without gaps, the outermost in memory first; None of one with gaps."""
-    order = sorted(range(kind.rank), key=lambda place: (-kind.strides[place], -kind.shape[place]))
-    step = 1
-    for place in reversed(order):
-        if kind.shape[place] != 1 and kind.strides[place] != step:
-            return None
-        step *= max(kind.shape[place], 1)
-    return order

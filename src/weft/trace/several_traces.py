@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from weft.trace.request import Request
 from weft.trace.traced import Traced, is_same, trace_settled, traced_once, traced_with_numbers
 from weft.trace.varying import OtherOperatorsError
 
+logger = logging.getLogger("weft.trace")
 MOST_ROOMS = 6  # that are tried
 
 
@@ -90,7 +92,8 @@ def _flowing(request: Request, fixed: Traced) -> Traced:
         return with_found_sizes(_with_room(again), fixed)
     except (InternalError, MemoryError):
         raise
-    except Exception:  # noqa: BLE001 - sizes that do not vary, or code that wants a real number
+    except Exception as error:  # noqa: BLE001 - sizes that do not vary, or code that wants a real number
+        logger.info("weft: sizes that %s finds out stay numbers: %s", request.name, error)
         return best or _read_freely(replace(again, finds_sizes=False), fixed) or fixed
 
 
@@ -100,7 +103,8 @@ def _read_freely(request: Request, fixed: Traced) -> Traced | None:
         free = traced_with_numbers(replace(request, state=request.walk(*request.state.roots)))
     except (InternalError, MemoryError):
         raise
-    except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
+    except Exception as error:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
+        logger.info("weft: what %s reads stays as it is read: %s", request.name, error)
         return None
     return free if is_same(free, fixed) else None
 
