@@ -19,8 +19,8 @@ from weft.trace.python_state.draws import Draw
 from weft.trace.traced import Traced, leave_the_same
 from weft.trace.varying import (
     SAME_OPERATORS,
-    Layout,
     OtherOperatorsError,
+    SymbolicLayout,
     VaryingGradient,
     are_alike,
     is_whole,
@@ -50,7 +50,7 @@ def _laid_out(decision: Decision, layout: FoundLayout) -> Decision:
     return replace(decision, values=tuple(map(layout, decision.values)))
 
 
-class FoundLayout(Layout):
+class FoundLayout(SymbolicLayout):
     """Gives the values of graphs with symbols the strides that the same values have in those of this call's sizes."""
 
     def __init__(self, free: Traced, *, drawn: bool) -> None:

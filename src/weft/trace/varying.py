@@ -68,7 +68,7 @@ def _only_computes(traced: Traced) -> bool:
     return not (traced.constants or own or traced.depends_on_offsets or traced.moving or traced.held)
 
 
-class Layout(ABC):
+class SymbolicLayout(ABC):
     """Gives values of graphs with symbols the strides that the same values have in graphs without."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Layout(ABC):
         return self._now.get(value, value)
 
     @abstractmethod
-    def fresh(self) -> Layout:
+    def fresh(self) -> SymbolicLayout:
         """One for another graph."""
 
     @abstractmethod
@@ -109,10 +109,10 @@ class Layout(ABC):
         )
 
 
-class _SameLayout(Layout):
+class _SameLayout(SymbolicLayout):
     """Of graphs whose values are the same ones, but for slices of all there is."""
 
-    def fresh(self) -> Layout:
+    def fresh(self) -> SymbolicLayout:
         return _SameLayout()
 
     def laid(self, kind: Type, other: Type) -> Type:
@@ -137,7 +137,7 @@ class _SameLayout(Layout):
 class VaryingGradient(Gradient):
     """The differentiable side of a program whose sizes vary: the forward saves all of them too."""
 
-    def __init__(self, varying: Gradient, plain: Gradient, layout: Layout, sizes: Sequence[Value]) -> None:
+    def __init__(self, varying: Gradient, plain: Gradient, layout: SymbolicLayout, sizes: Sequence[Value]) -> None:
         if varying.failure is not None or plain.failure is not None:
             raise OtherOperatorsError
         self._varying, self._plain, self.derivatives = varying, plain, varying.derivatives
