@@ -83,6 +83,57 @@ def images() -> nn.Module:
     )
 
 
+class Residual(nn.Module):
+    """Two convolutions with norms beside what goes in."""
+
+    def __init__(self, given: int, out: int, step: int = 1) -> None:
+        super().__init__()
+        self.first, self.second = (
+            nn.Conv2d(given, out, 3, step, 1, bias=False),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False),
+        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(out), nn.BatchNorm2d(out)])
+        self.beside = nn.Sequential() if step == 1 else nn.Conv2d(given, out, 1, step, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add what two convolutions find."""
+        y = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
+        return torch.relu(y + self.beside(x))
+
+
+def residual() -> nn.Module:
+    """A small residual network."""
+    stem = (nn.Conv2d(3, 32, 7, 2, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    blocks = (Residual(32, 32), Residual(32, 64, 2), Residual(64, 128, 2))
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def separable() -> nn.Module:
+    """Depthwise convolutions, each with one of single pixels behind it."""
+
+    def layer(given: int, out: int, step: int) -> list[nn.Module]:
+        depthwise = nn.Conv2d(given, given, 3, step, 1, groups=given, bias=False)
+        return [depthwise, nn.BatchNorm2d(given), nn.ReLU6(), nn.Conv2d(given, out, 1, bias=False), nn.BatchNorm2d(out)]
+
+    head = (nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU())
+    return nn.Sequential(*head, *layer(16, 32, 1), *layer(32, 64, 2), *layer(64, 64, 1), nn.AdaptiveAvgPool2d(1))
+
+
+class Hourglass(nn.Module):
+    """Images made smaller, larger again, and put beside what they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inside = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.last = nn.Conv2d(48, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Give an image of four channels."""
+        x = torch.relu(self.first(x))
+        y = F.interpolate(torch.relu(self.inside(F.max_pool2d(x, 2))), size=x.shape[2:], mode="nearest")
+        return self.last(torch.cat([x, y], 1))
+
+
 def mlp(*widths: int) -> nn.Module:
     """Linear layers with activations between them."""
     pairs = itertools.pairwise(widths)
@@ -104,6 +155,11 @@ def texts(width: int) -> Callable[[int, int], tuple[Any, ...]]:
     return lambda batch, length: (torch.randn(batch, length, width),)
 
 
+def image(count: int = 1, channels: int = 3) -> Callable[[int, int], tuple[Any, ...]]:
+    """Images of rows and columns."""
+    return lambda height, width: (torch.randn(count, channels, height, width),)
+
+
 def pictures(side: int) -> Callable[[int], tuple[Any, ...]]:
     """A batch of images."""
     return lambda count: (torch.randn(count, 3, side, side),)
@@ -113,6 +169,8 @@ ROWS = tuple((count,) for count in (2, 7, 13, 16, 31, 33, 61, 64, 65, 97, 113, 1
 LENGTHS = tuple((1, length) for length in (2, 7, 13, 16, 17, 31, 61, 64, 65, 97, 113, 127, 128))
 BATCHES = tuple((batch, length) for batch in (2, 5, 8) for length in (7, 16, 33, 61, 64))
 COUNTS = tuple((count,) for count in (2, 3, 5, 7, 8, 11, 13, 16))
+SIDES = ((33, 61), (64, 64), (65, 96), (97, 113), (120, 75), (128, 128))
+FIRST_SIDES = ((100, 90), (128, 128))
 FIRST_ROWS, FIRST_LENGTHS = ((100,), (128,)), ((1, 100), (1, 128))
 FIRST_BATCHES, FIRST_COUNTS = ((5, 60), (8, 64)), ((13,), (16,))
 
@@ -140,6 +198,20 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "embedding": Subject(lambda: nn.EmbeddingBag(1000, 64), words, FIRST_BATCHES, BATCHES),
     "images": Subject(images, pictures(64), FIRST_COUNTS, COUNTS),
+    "images of any size": Subject(images, image(), FIRST_SIDES, SIDES),
+    "residual network": Subject(residual, image(), FIRST_SIDES, SIDES),
+    "depthwise convolutions": Subject(separable, image(), FIRST_SIDES, SIDES),
+    "hourglass": Subject(Hourglass, image(), FIRST_SIDES, SIDES),
+    "dilated convolution": Subject(
+        lambda: nn.Sequential(nn.Conv2d(16, 32, 3, padding=2, dilation=2), nn.ReLU()), image(2, 16), FIRST_SIDES, SIDES
+    ),
+    "grouped convolution": Subject(
+        lambda: nn.Sequential(nn.Conv2d(32, 32, 3, padding=1, groups=4), nn.ReLU()), image(2, 32), FIRST_SIDES, SIDES
+    ),
+    "convolution of pixels": Subject(lambda: nn.Conv2d(32, 64, 1), image(2, 32), FIRST_SIDES, SIDES),
+    "maximum of windows": Subject(lambda: nn.MaxPool2d(3, 2, 1), image(2, 16), FIRST_SIDES, SIDES),
+    "mean of windows": Subject(lambda: nn.AvgPool2d(2), image(2, 16), FIRST_SIDES, SIDES),
+    "shares of images": Subject(lambda: nn.AdaptiveAvgPool2d((4, 4)), image(2, 16), FIRST_SIDES, SIDES),
     "convolution of rows": Subject(
         lambda: nn.Sequential(nn.Conv1d(64, 64, 5, padding=2), nn.ReLU()),
         lambda length: (torch.randn(2, 64, length),),

@@ -35,8 +35,8 @@ PEERS = (
     Peer("OpenVINO", "#7a4fc0", ("openvino",)),
 )
 HEADINGS = {"named": "Inference", "families": "Inference, further networks", "training": "Training steps"}
-WIDTH, LEFT, RIGHT = 860, 390, 30
-TOP, ROW, HEADING, RADIUS = 62, 25, 34, 5.5
+WIDTH, LEFT, RIGHT = 940, 470, 30
+TOP, ROW, HEADING, RADIUS = 62, 25, 40, 5.5
 INK, FAINT, RULE = "#1c2024", "#5c636b", "#e3e6ea"
 STYLE = f"""<style>
 text {{ font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; font-size: 13px; fill: {INK} }}
@@ -85,7 +85,7 @@ def drawn(results: Mapping[str, Any]) -> str:
     y = float(TOP)
     for group in groups:
         y += HEADING
-        lines.append(_text(18, y - 12, HEADINGS[group], "heading"))
+        lines.append(_text(18, y - 18, HEADINGS[group], "heading"))
         for row, marks in (entry for entry in rows if entry[0]["group"] == group):
             lines += _row(row["title"], marks, scale, y)
             y += ROW
@@ -115,11 +115,12 @@ def _row(title: str, marks: Sequence[tuple[Peer, float]], scale: _Scale, y: floa
 
 def _key() -> Iterator[str]:
     yield _text(18, 26, "Time of each peer / time of Weft, each at its fastest setting", "title")
-    x = LEFT
-    for peer in PEERS:
+    widths = [34 + round(7.8 * len(peer.label)) for peer in PEERS]
+    x = WIDTH - RIGHT - sum(widths)
+    for peer, width in zip(PEERS, widths, strict=True):
         yield f"<circle cx='{x}' cy='46' r='{RADIUS}' fill='{peer.colour}'/>"
         yield _text(x + 10, 50, peer.label, "name")
-        x += 32 + round(6.8 * len(peer.label))
+        x += width
 
 
 def _axis(scale: _Scale, bottom: float) -> Iterator[str]:

@@ -57,6 +57,17 @@ f = weft.hybridize(lambda x, n: {})
 f(torch.ones(3, 2, 4), torch.tensor([3, 1]))"""
 PADDED = "pad_packed_sequence(pack_padded_sequence(x, n))[0].sum()"
 
+CONTEXT = """import contextvars
+
+level = contextvars.ContextVar("level"{})
+
+
+def f(x):
+    level.set(2)
+    return x * level.get()
+
+
+weft.hybridize(f)(torch.ones(2))"""
 EXAMPLES: dict[str, tuple[str, str]] = {
     "branch": (
         "f = weft.hybridize(lambda x: x if x.sum() > 0 else -x)\nf(torch.ones(2))",
@@ -115,6 +126,18 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",
     ),
+    "gradient kept": (
+        (
+            "def f(x):\n    y = x * 2\n    y.retain_grad()\n    return y.sin()\n\n\n"
+            "weft.hybridize(f)(torch.ones(2, requires_grad=True))"
+        ),
+        "f = weft.hybridize(lambda x: (x * 2).sin())\nf(torch.ones(2, requires_grad=True))",
+    ),
+    "gradient put": (
+        "def f(x):\n    x.grad = None\n    return x * 2\n\n\nweft.hybridize(f)(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * 2)\nx = torch.ones(2)\nx.grad = None\nf(x)",
+    ),
+    "context variable": (CONTEXT.format(""), CONTEXT.format(", default=1")),
     "memory replaced": (
         "def f(x):\n    x.data = torch.zeros(3)\n\n\nweft.hybridize(f)(torch.ones(2))",
         "def f(x):\n    x.data = torch.zeros(2)\n\n\nweft.hybridize(f)(torch.ones(2))",

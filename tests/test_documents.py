@@ -6,6 +6,7 @@ import contextlib
 import io
 import linecache
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import weft
 from weft.config import OPTIONS
+from weft.console.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "README.zh-CN.md"]
@@ -88,6 +90,39 @@ def test_every_public_name_is_in_the_reference() -> None:
     listed = set(re.findall(r"^\.\. auto\w+:: (?:weft\.train\.(?:\w+\.)?)?(\w+)$", text, re.MULTILINE))
     modules = set(re.findall(r"^\.\. auto\w+:: weft::(\w+)\.", text, re.MULTILINE))
     assert set(weft.__all__) - listed - modules == set()
+
+
+# What the rest of a document says by name; pages on decisions and changes speak of their day.
+TODAYS = [name for name in DOCUMENTS if name != "CHANGELOG.md" and not name.startswith("docs/decisions/")]
+COMMAND = re.compile(r"(?:^(?:\$ )?|`)weft ([a-z]+)\b([^#`\n]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", TODAYS)
+def test_what_a_document_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert [word for word in re.findall(r"\bweft\.([a-zA-Z]\w*)", text) if not _is_in_weft(word)] == []
+    modules = re.findall(r"python -m ((?:bench|tests|weft)(?:\.\w+)*)", text)
+    assert [module for module in modules if find_spec(module) is None] == []
+    paths = re.findall(r"`((?:src/weft|tests|examples|bench|docs)/[\w./-]+)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = re.findall(r"`make ([a-z-]+)[ `]", text)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
+
+
+def _is_in_weft(name: str) -> bool:
+    return (
+        hasattr(weft, name) or find_spec(f"weft.{name}") is not None or name == "header"
+    )  # a part of checkpoint files
+
+
+@pytest.mark.parametrize("name", TODAYS)
+def test_commands_in_documents_are_understood(name: str) -> None:
+    known = {command.name: {argument.name for argument in command.arguments} for command in COMMANDS}
+    for command, rest in COMMAND.findall((ROOT / name).read_text(encoding="utf-8")):
+        assert command in known
+        options = re.findall(r"(?<!\S)--[a-z-]+", rest)
+        assert {*options} <= {*known[command], "--json", "--ascii", "--show-code", "--help"}, (command, options)
 
 
 def test_every_option_is_on_its_page() -> None:

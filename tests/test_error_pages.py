@@ -25,7 +25,8 @@ INDEX = """# What is not a whole program
 Code that looks at values runs as [paths](../hybridize.md#code-that-looks-at-values), programs that end where it
 decides; other such code is run by Python at each call, as it is without Weft: `weft.explain(net)` tells which, with
 your line. With `weft.hybridize(net, whole=True)`, or `WEFT_WHOLE=on`, both are an `UnsupportedError` instead; so they
-are where a program is asked for: `weft.program`, `weft.save_program`, `weft.export`. A page for each kind:
+are where a program is asked for: `weft.program(net, x)`, which `save` and `weft.export` begin with. A page for each
+kind:
 
 """
 SIZES = "data-dependent shape"

@@ -73,12 +73,6 @@ def test_each_class_can_be_caught_as_the_builtin_that_python_users_expect(cls, b
     assert issubclass(cls, builtin)
 
 
-def test_an_internal_error_names_the_folder_that_reproduces_it(tmp_path: Path) -> None:
-    error = InternalError.with_folder("the verifier refused the graph", tmp_path)
-    assert pickle.loads(pickle.dumps(error)).folder == str(tmp_path)
-    assert str(tmp_path) in str(error)
-
-
 def test_a_place_in_source_code_has_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.py").write_text("x = 1\n    if x.sum() > 0:\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

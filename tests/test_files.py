@@ -37,7 +37,7 @@ from weft.files import (
 from weft.train.checkpoints.converting import convert
 from weft.train.checkpoints.examining import content_of, examine, files_of
 from weft.train.checkpoints.tensor_file import write_durably
-from weft.train.download import read_idx
+from weft.train.data import read_idx
 
 NET = torch.nn.Linear(3, 2)
 LINEAR = torch.nn.Linear(2, 2)

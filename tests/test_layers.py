@@ -2,7 +2,9 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ LONGEST_FILE = 700
 VAGUE_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 # Imported where they are used, because a user may not have installed them.
-OPTIONAL = {"IPython", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "rich"}
+OPTIONAL = {"IPython", "PIL", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "rich"}
 
 # Non-public parts of PyTorch, and the only files a new release of PyTorch can break through them.
 PRIVATE_TORCH_FILES = {
@@ -29,14 +31,27 @@ PRIVATE_TORCH_EVERYWHERE = {
 }
 # What engine may know of Weft: it orders tasks by what they read and write, and knows nothing of graphs.
 BELOW_ENGINE = {"config", "devices", "engine", "errors", "files", "owners", "target"}
+# The limits of docs/decisions/0078-limits-of-the-house.md: a figure may fall, not grow.
+SHORT_FILE, MOST_SHORT_FILES = 60, 8
 
 
 def place(file: Path) -> str:
     return file.relative_to(SOURCE).as_posix()
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_what_was_parsed() -> Iterator[None]:
+    yield
+    parsed.cache_clear()  # 200 MB
+
+
 def nodes(file: Path) -> Iterator[ast.AST]:
-    return ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file)))
+    return ast.walk(parsed(file))
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -52,6 +67,30 @@ def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def module(file: Path) -> str:
+    return ".".join(("weft", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def room(file: Path) -> str:
+    return ".".join(("weft", *file.relative_to(SOURCE).parent.parts))
+
+
+def importers() -> dict[Path, set[Path]]:
+    """Say of each file which files import it, for types only too."""
+    modules = {module(file): file for file in FILES}
+    found: dict[Path, set[Path]] = {file: set() for file in FILES}
+    for file in FILES:
+        for name in {name for node in nodes(file) for name in imported(node)}:
+            other = modules.get(name) or modules.get(name.rpartition(".")[0])
+            if other is not None:
+                found[other].add(file)
+    return found
+
+
+def public_classes(file: Path) -> list[str]:
+    return [node.name for node in parsed(file).body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
 
 def reads_environment(file: Path) -> bool:
@@ -100,13 +139,35 @@ def test_the_engine_knows_nothing_of_graphs() -> None:
 
 
 def test_every_file_says_its_purpose_in_its_first_line() -> None:
-    trees = {place(file): ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
-    assert [file for file, tree in trees.items() if not ast.get_docstring(tree)] == []
+    assert [place(file) for file in FILES if not ast.get_docstring(parsed(file))] == []
 
 
 def test_no_file_is_long() -> None:
     lengths = {place(file): len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
     assert {file: length for file, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_few_files_are_short_and_imported_by_one_other() -> None:
+    by = importers()
+    short = [file for file in FILES if len(file.read_text(encoding="utf-8").splitlines()) < SHORT_FILE]
+    found = [place(file) for file in short if file.name != "__init__.py" and len(by[file]) < 2]
+    assert len(found) <= MOST_SHORT_FILES, found
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    found = {(room(by), room(file)) for file, others in importers().items() for by in others}
+    top = {"weft"}  # the names that users see, and files that are layers by themselves
+    assert [pair for pair in found if pair[0] < pair[1] and pair[::-1] in found and not top & set(pair)] == []
+
+
+def test_a_public_class_name_exists_once() -> None:
+    names = Counter(name for file in FILES for name in public_classes(file))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_first_line_is_an_arrow() -> None:
+    first_lines = {place(file): file.read_text(encoding="utf-8").split("\n")[0] for file in FILES}
+    assert [file for file, line in first_lines.items() if "->" in line] == []
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:

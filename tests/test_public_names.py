@@ -28,6 +28,10 @@ def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'hybridise'"):
         weft.hybridise  # noqa: B018
+    shown = subprocess.run(
+        [sys.executable, "-c", "import weft; weft.hybridise"], capture_output=True, text=True, check=False
+    ).stderr
+    assert "Did you mean: 'hybridize'?" in shown
 
 
 def test_importing_weft_does_not_import_torch() -> None:

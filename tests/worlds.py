@@ -114,7 +114,7 @@ class Worlds:
             return f"has {'no ' if actual.grad_fn is None else ''}grad_fn, eager's the other"
         if expected.is_inference() != actual.is_inference():
             return f"is_inference() is {actual.is_inference()}, eager's {expected.is_inference()}"
-        if not same_bits(expected, actual) and (self.exact or not same_rounding(expected, actual, least_scale=1.0)):
+        if not same_bits(expected, actual) and (self.exact or not same_rounding(expected, actual, torch.float32, 1.0)):
             return value_difference(expected, actual)
         return self._memory(expected, actual)
 

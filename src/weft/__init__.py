@@ -6,6 +6,7 @@ To add a public name, add it in three places: the block for type checkers, `__al
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from weft.errors import (
@@ -176,7 +177,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one t
     def __getattr__(name: str) -> object:
         home = HOMES.get(name)
         if home is None:
-            raise AttributeError(f"module 'weft' has no attribute {name!r}")
+            # With the module, so that Python may add which name was meant.
+            raise AttributeError(f"module 'weft' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         if name in MODULES:
             found: object = importlib.import_module(f"{home}.{name}")
         else:

@@ -11,7 +11,6 @@ The class of an error says whose fault it is; its text has one format everywhere
 from __future__ import annotations
 
 import linecache
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -80,21 +79,7 @@ class CheckpointError(ExecutionError):
 
 
 class InternalError(WeftError, RuntimeError):
-    """Weft's own fault; `folder`, where known, holds what reproduces it."""
-
-    folder: str | None = None
-
-    @classmethod
-    def with_folder(cls, fact: str, folder: str | os.PathLike[str], *, where: str | None = None) -> InternalError:
-        """Make an error that points at a folder which reproduces it."""
-        error = cls(
-            fact,
-            where=where,
-            why="this is a mistake in Weft, not in your program",
-            fix=f"please report it with the folder {os.fspath(folder)}, which reproduces it",
-        )
-        error.folder = os.fspath(folder)
-        return error
+    """Weft's own fault."""
 
 
 class MismatchError(InternalError):

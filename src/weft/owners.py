@@ -1,17 +1,14 @@
-"""Tell whose code a file holds, the user's or a library's, and keep the user's frames in what an error shows."""
+"""Tell whose code a file holds: the user's, a library's, Python's or Weft's."""
 
 from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-
-from weft.errors import WeftError
 
 
 class Owner(Enum):
@@ -62,29 +59,3 @@ OWNERS = (
 def owner_of(filename: str) -> Owner:
     """Tell whose code a file holds, by its name alone."""
     return next((owner for owner, names in OWNERS if names.match(filename)), Owner.USER)
-
-
-def show_users_frames(error: WeftError) -> None:
-    """Leave only the user's frames in the traceback of an error, and of its causes: its text says the rest.
-
-    A cause that says the same, with another way out, is not shown again; its frames are.
-    """
-    frames = list(_frames(error))
-    cause = error.__cause__
-    while isinstance(cause, WeftError) and cause.fact == error.fact:
-        frames += _frames(cause)
-        error.__suppress_context__, cause = True, cause.__cause__
-    if cause is not error.__cause__:
-        error.__cause__ = cause
-    kept: TracebackType | None = None
-    for one in reversed(frames):
-        if owner_of(one.tb_frame.f_code.co_filename) not in (Owner.WEFT, Owner.TORCH):
-            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    error.__traceback__ = kept
-
-
-def _frames(error: BaseException) -> Iterator[TracebackType]:
-    place = error.__traceback__
-    while place is not None:
-        yield place
-        place = place.tb_next

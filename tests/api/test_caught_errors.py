@@ -137,3 +137,85 @@ def test_what_nobody_catches_is_a_program(function: Function) -> None:
     x, hybrid = torch.randn(3, 4), weft.hybridize(function, whole=True)
     assert torch.allclose(hybrid(x), function(x))
     assert hybrid.traces == 1
+
+
+NOTED: list[str] = []
+
+
+def explained(x: Tensor, index: Tensor) -> Tensor:
+    try:
+        return x.index_select(0, index)
+    except (IndexError, RuntimeError) as error:
+        if index.numel() > 0 and index.max() >= x.shape[0]:
+            raise IndexError(f"no row {int(index.max())}") from error
+        raise
+
+
+def explained_in_a_loop(x: Tensor, index: Tensor) -> Tensor:
+    for _ in range(2):
+        try:
+            x = x + TABLE(index).sum()
+        except IndexError as error:
+            for name in ("rows", "words"):
+                NOTED.append(name)  # noqa: PERF402 - people write it
+            raise KeyError("words") from error
+    return x
+
+
+def raised_again_after_noting(x: Tensor, index: Tensor) -> Tensor:
+    try:
+        return x[index]
+    except:
+        NOTED.append("failed")
+        raise
+
+
+@pytest.mark.parametrize("function", [explained, explained_in_a_loop, raised_again_after_noting])
+def test_what_is_caught_only_to_be_raised_is_a_program(function: Callable[..., Tensor]) -> None:
+    x, index = torch.randn(3, 4), torch.tensor([2, 0, 1])
+    hybrid = weft.hybridize(function, whole=True)
+    for _ in range(3):
+        torch.testing.assert_close(hybrid(x, index), function(x, index), rtol=1e-5, atol=1e-6)  # sums of 12 numbers
+    assert hybrid.traces == 1
+
+
+@pytest.mark.parametrize("way", ["hybridize", "step", "lazy"])
+@pytest.mark.parametrize("function", [explained, raised_again_after_noting])
+def test_what_a_handler_raises_instead_is_raised_as_in_eager(function: Callable[..., Tensor], way: str) -> None:
+    indices = [torch.tensor(rows) for rows in ([2, 0, 1], [1, 1, 1], [0, 7, 1], [2, 2, 2])]
+    calls = [((torch.randn(3, 4), index), {}) for index in indices]
+    assert_every_way(lambda: Work(function, calls), way)
+
+
+def test_a_handler_that_raises_does_what_it_does_before_once() -> None:
+    hybrid, x = weft.hybridize(raised_again_after_noting), torch.randn(3, 4)
+    NOTED.clear()
+    hybrid(x, torch.tensor([0, 1]))
+    with pytest.raises(IndexError):
+        hybrid(x, torch.tensor([0, 5]))
+    assert NOTED == ["failed"]
+
+
+def returned_at_the_end(x: Tensor) -> Tensor:
+    try:
+        return torch.linalg.inv(x[:, :3] * 0)
+    finally:
+        return x  # noqa: B012, SIM107 - people write it
+
+
+def swallowed_inside(x: Tensor) -> Tensor:
+    try:
+        return torch.linalg.inv(x[:, :3] * 0)
+    except RuntimeError as error:
+        try:
+            raise KeyError("singular") from error
+        except KeyError:
+            pass
+    return x
+
+
+@pytest.mark.parametrize("way", ["hybridize", "step"])
+@pytest.mark.parametrize("function", [returned_at_the_end, swallowed_inside])
+def test_other_ways_to_swallow_what_an_operator_raises_are_seen(function: Function, way: str) -> None:
+    with overrides(whole="off"):
+        assert_every_way(lambda: Work(function, [((torch.randn(3, 4),), {})] * 2), way)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tests.api.agreement import gradients
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from weft.api.dynamo import backend
 from weft.api.hybrid import HybridFunction
 from weft.errors import UsageError
 
+keeps_products = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
 pytestmark = [
     pytest.mark.usefixtures("by_library"),
     pytest.mark.slow,
@@ -27,6 +30,28 @@ def fresh_dynamo() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize(("reentrant", "selective"), [(False, False), (True, False), (False, True)])
+def test_what_is_computed_again_drops_the_same_elements(reentrant: bool, selective: bool) -> None:
+    own = {"context_fn": keeps_products} if selective else {}
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Tanh(), nn.Linear(8, 8))
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(net, x, use_reentrant=reentrant, **own) * 2
+
+    compiled, x = torch.compile(part, backend="weft"), torch.randn(4, 8, requires_grad=True)
+    for _ in range(2):
+        found = []
+        for function in (part, compiled):
+            torch.manual_seed(3)
+            total = function(x).square().sum()
+            torch.rand(2)
+            net.zero_grad()
+            x.grad = None
+            total.backward()  # reentrant ones know no other way
+            found.append([x.grad, *[each.grad for each in net.parameters()], torch.rand(1)])
+        torch.testing.assert_close(found[1], found[0])
 
 
 def test_the_backend_is_found_by_name_and_gives_the_answers_of_eager() -> None:
@@ -162,3 +187,24 @@ def test_gradients_inside_of_what_dynamo_compiles_are_those_of_eager() -> None:
         x = torch.randn(5, 2)
         found = gradients(compiled(x).square().sum(), [net[0].weight])
         torch.testing.assert_close(found, gradients(flow(x).square().sum(), [net[0].weight]))
+
+
+def test_whole_numbers_that_dynamo_leaves_open_may_be_negative_too() -> None:
+    def function(x: torch.Tensor, number: int) -> torch.Tensor:
+        return x[:number] * number
+
+    compiled = torch.compile(function, backend="weft", dynamic=True)
+    for number in (3, 4, -2, 0, 1, 7):
+        x = torch.randn(9, 3)
+        torch.testing.assert_close(compiled(x, number), function(x, number))
+
+
+def test_the_version_of_memory_that_dynamos_graphs_ask_for_is_todays() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + x._version  # type: ignore[attr-defined]
+
+    compiled = torch.compile(function, backend="weft")
+    x = torch.zeros(1)
+    for _ in range(3):
+        assert torch.equal(compiled(x), function(x))
+        x.add_(0)

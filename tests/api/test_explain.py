@@ -63,5 +63,13 @@ def test_the_reason_why_something_runs_imperatively_is_given() -> None:
     assert "runs imperatively, because\n  the program branches on the value of a tensor" in text
 
 
-def test_what_is_not_hybridized_has_no_programs() -> None:
-    assert "no programs yet" in str(weft.explain(nn.Linear(2, 2)))
+def test_what_is_not_hybridized_is_said_to_be_so_and_its_parts_that_are_explained() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    plain = "Sequential is not hybridized: weft.hybridize makes its calls programs"
+    assert str(weft.explain(net)) == plain
+    assert str(weft.explain(torch.relu)) == "relu is not hybridized: weft.hybridize makes its calls programs"
+    weft.hybridize(net[0])
+    net(torch.ones(1, 2))
+    lines = str(weft.explain(net)).splitlines()
+    assert lines[:3] == [plain, "  0:", "    Linear: 1 program, 1 traced"]
+    assert len(lines) > 3

@@ -128,6 +128,29 @@ def experts(x: Tensor, y: Tensor) -> Any:
     return out
 
 
+def hit_experts(x: Tensor, y: Tensor) -> Any:
+    """As public mixtures of experts have it: a loop over those that were chosen at all."""
+    w, s = (x @ y[:4].t()).softmax(-1).topk(2, -1)
+    chosen = nn.functional.one_hot(s, 4).permute(2, 1, 0)
+    out = torch.zeros_like(x)
+    for e in torch.greater(chosen.sum((-1, -2)), 0).nonzero():
+        k, t = torch.where(chosen[e[0]])
+        out.index_add_(0, t, torch.tanh(x[t] * (e[0] + 1)) * w[t, k, None])
+    return out
+
+
+def rows_one_by_one(x: Tensor, y: Tensor) -> Any:
+    return sum((row.tanh().sum() for row in x[x[:, 0] > 0.8]), y.sum())
+
+
+def pairs_of_rows(x: Tensor, y: Tensor) -> Any:
+    return sum((rows.prod(0).sum() for rows in x[x[:, 0] > 0.5].split(2)), y.sum())
+
+
+def chunks_of_rows(x: Tensor, y: Tensor) -> Any:
+    return sum((rows.amax(1).sum() for rows in x[x[:, 0] > 0.5].chunk(3)), y.sum())
+
+
 def count_loop(x: Tensor, y: Tensor) -> Any:
     r = 0
     while (x > 0).sum() > 3:
@@ -234,6 +257,10 @@ PROGRAMS: list[Callable[..., Any]] = [
     sorted_found,
     mask_of_mask,
     experts,
+    hit_experts,
+    rows_one_by_one,
+    pairs_of_rows,
+    chunks_of_rows,
     count_loop,
     ret_index,
     dropout_found,

@@ -283,6 +283,19 @@ def forward_of_a_class() -> Work:
     return work(nn.Sequential(Layer()), later(Layer, "forward", lambda _, x: x * 5))
 
 
+def forward_of_its_own_class() -> Work:
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    return work(Layer(), later(Layer, "forward", lambda _, x: x * 5))
+
+
+def its_own_class() -> Work:
+    layer = Twice()
+    return work(layer, later(layer, "__class__", Thrice))
+
+
 def name_among_builtins() -> Work:
     name = f"weft_test_{next(NUMBERS)}"
     setattr(builtins, name, 1.0)
@@ -425,6 +438,7 @@ FUNCTIONS = (
     *(weak_proxy, weak_method, partial_method, cached_property, property_of_a_factory, descriptor, metaclass_property),
     *(metaclass_attribute, array_of_objects, view_of_bytes, decimal_context, chain_map, config_parser, logger, event),
     *(call_method, class_of_an_object, class_of_a_module, forward_of_a_class, name_among_builtins),
+    *(forward_of_its_own_class, its_own_class),
     *(module_in_a_closure, attribute_that_shadows, method_that_shadows, class_attribute_that_shadows),
     *(method_of_a_derived_class, attribute_that_is_missing, attribute_of_an_error, default_of_a_missing_attribute),
     *(closed_over_name_that_is_not_bound, deeply_nested, optimizer_rate, distribution),

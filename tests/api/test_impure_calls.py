@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
+import gc
 import inspect
 import io
 import itertools
@@ -75,6 +76,7 @@ REFUSED = {
     "a new old one": (lambda x: x + float(np.random.RandomState().rand()), "RandomState()"),
     "a new generator of Python": (lambda x: x + random.Random().random(), "random.Random()"),
     "a clock": (lambda x: x + time.time(), "time.time()"),
+    "text that is run": (lambda x: x + eval("scale.get()"), "eval"),
     "a stop watch": (lambda x: x + time.perf_counter(), "perf_counter"),
     "nanoseconds": (lambda x: x + time.monotonic_ns(), "monotonic_ns"),
     "now": (lambda x: x + dt.datetime.now(dt.UTC).microsecond, "now"),
@@ -221,6 +223,25 @@ def test_a_step_refuses_a_loss_that_draws_and_trains_nothing() -> None:
     with pytest.raises(weft.UnsupportedError, match="draws random numbers in Python"):
         weft.step(net, loss, torch.optim.SGD(net.parameters(), 0.1))(torch.ones(3, 2), torch.ones(3, 1))
     assert torch.equal(net.weight, before)
+
+
+def test_what_the_collector_of_garbage_calls_is_none_of_the_program_s() -> None:
+    asked: list[float] = []
+
+    def told(phase: str, info: dict[str, int]) -> None:
+        del phase, info
+        asked.append(time.perf_counter())
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        gc.collect(0)
+        return x * 2 if x.dim() else x * time.perf_counter()
+
+    gc.callbacks.append(told)
+    try:
+        assert torch.equal(weft.hybridize(function, whole=True)(torch.ones(3)), torch.full((3,), 2.0))
+    finally:
+        gc.callbacks.remove(told)
+    assert asked
 
 
 def test_the_environment_is_a_fact_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

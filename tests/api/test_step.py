@@ -572,15 +572,24 @@ def test_an_update_by_pytorch_that_fails_is_undone() -> None:
 
 
 @pytest.mark.parametrize("post", [True, False])
-def test_hooks_on_gradients_are_refused(post: bool) -> None:
-    net = mlp()
-    weight = net[0].weight
-    if post:
-        weight.register_post_accumulate_grad_hook(lambda _: None)
-    else:
-        weight.register_hook(lambda gradient: gradient)
-    with pytest.raises(weft.UnsupportedError, match="parameter 0 of the optimizer has a gradient hook"):
-        weft.step(net, ENTROPY, SGD(net.parameters()))(*data()[0])
+def test_steps_with_hooks_on_gradients_are_pythons(post: bool) -> None:
+    ours, eager = mlp(), mlp()
+    for net in (ours, eager):
+        if post:
+            net[0].weight.register_post_accumulate_grad_hook(lambda one: (one.grad.clamp_(-1e-3, 1e-3), None)[1])
+        else:
+            net[0].weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    step = weft.step(ours, ENTROPY, SGD(ours.parameters()), whole=False)
+    optimizer = SGD(eager.parameters())
+    for batch in data()[:3]:
+        torch.testing.assert_close(step(*batch), eager_step(eager, ENTROPY, optimizer, batch))
+    torch.testing.assert_close(ours.state_dict(), eager.state_dict())
+    for whole in (
+        lambda: weft.program(step, *data()[0]),
+        lambda: weft.step(eager, ENTROPY, optimizer, whole=True)(*data()[0]),
+    ):
+        with pytest.raises(weft.UnsupportedError, match="parameter 0 of the optimizer has a gradient hook"):
+            whole()
 
 
 def test_a_loss_without_a_gradient_is_eagers_error() -> None:
@@ -641,7 +650,7 @@ def test_a_step_explains_itself_and_shows_its_program(caplog: pytest.LogCaptureF
 def test_a_step_that_is_refused_before_its_first_round_says_why_after_lazy_code_too() -> None:
     with weft.lazy():
         torch.ones(2).sum().item()
-    test_hooks_on_gradients_are_refused(post=False)
+    test_steps_with_hooks_on_gradients_are_pythons(post=False)
 
 
 def test_a_net_laid_out_channels_last_is_one_region_and_trains_as_in_eager() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 import pytest
 import torch
 from tests.api.step_agreement import assert_same_state, close, eager_step
 from torch import nn, optim
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 import weft
@@ -136,14 +139,24 @@ def test_a_change_between_steps_is_noticed(name: str, make: Callable[..., optim.
     assert_same_state(optimizer, eager_optimizer)
 
 
-def test_a_hook_that_comes_later_is_refused() -> None:
-    net = network()
-    step = weft.step(net, functional.cross_entropy, optim.SGD(net.parameters(), 0.1))
-    for _ in range(4):
-        step(*batch())
-    net.first.weight.register_hook(lambda gradient: gradient)
-    with pytest.raises(weft.UnsupportedError, match="gradient hook"):
-        step(*batch())
+def test_a_hook_that_comes_later_runs_and_one_that_goes_gives_the_step_back() -> None:
+    ours, eager = network(), network()
+    eager.load_state_dict(ours.state_dict())
+    optimizer, eager_optimizer = optim.SGD(ours.parameters(), 0.1), optim.SGD(eager.parameters(), 0.1)
+    step = weft.step(ours, functional.cross_entropy, optimizer, whole=False)
+    hooks = []
+    for turn in range(40):
+        if turn == 5:
+            hooks = [net.first.weight.register_hook(lambda gradient: gradient * 0.5) for net in (ours, eager)]
+        if turn == 8:
+            for hook in hooks:
+                hook.remove()
+        if turn in (5, 8):
+            assert (step._steady is None) == (turn == 8)
+        close(step(*batch()), eager_step(eager, functional.cross_entropy, eager_optimizer, batch()))
+    assert step._steady is not None
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
 
 
 def test_a_step_hook_that_comes_later_runs() -> None:
@@ -176,6 +189,34 @@ def test_an_argument_in_the_memory_of_a_parameter_is_noticed() -> None:
     torch.testing.assert_close(net.weight.detach(), torch.full((3, 3), 0.5))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by which tangents are defined
+def test_a_step_on_tensors_with_tangents_is_pythons() -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.hidden = nn.Linear(2, 1), torch.zeros(1)
+
+        def forward(self, given: list[torch.Tensor]) -> torch.Tensor:
+            self.hidden = self.linear(given[0])
+            return self.hidden.sum()
+
+    net = Kept()
+    step = weft.step(net, None, optim.SGD(net.parameters(), 0.1), whole=False)
+    for _ in range(4):
+        step([torch.ones(1, 2)])
+    with forward_ad.dual_level():
+        step([forward_ad.make_dual(torch.ones(1, 2), torch.ones(1, 2))])
+        assert forward_ad.unpack_dual(net.hidden).tangent is not None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # by which tangents are defined
+def test_a_whole_step_on_tensors_with_tangents_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 3))
+    step = weft.step(net, functional.cross_entropy, optim.SGD(net.parameters(), 0.1), whole=True)
+    with forward_ad.dual_level(), pytest.raises(weft.UnsupportedError, match="forward mode"):
+        step(forward_ad.make_dual(torch.ones(1, 2), torch.ones(1, 2)), torch.tensor([1]))
+
+
 def test_another_batch_size_and_back() -> None:
     net = network()
     step = weft.step(net, functional.cross_entropy, optim.Adam(net.parameters()))
@@ -204,22 +245,29 @@ def test_steps_under_autocast_take_the_short_way_and_notice_another_dtype() -> N
     assert step.traces == 3
 
 
-def test_the_optimizers_numbers_become_a_tensor_again_only_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_optimizers_numbers_become_a_tensor_again_only_when_they_change() -> None:
     nets = [network() for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     optimizers = [optim.SGD(net.parameters(), 0.1) for net in nets]
     step = weft.step(nets[0], functional.cross_entropy, optimizers[0])
     x, y = batch()
-    made: list[object] = []
-    tensor = torch.tensor
+    made: list[str] = []
+
+    def watch(frame: FrameType, event: str, called: object) -> None:
+        if event == "c_call" and called is torch.tensor:
+            made.append(frame.f_code.co_filename)
+
     rates = [0.1] * 4 + [0.2, 0.2, 0.1, 0.1, 0.1]
     for number, rate in enumerate(rates):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = rate
         if number == 4:
             assert step._steady is not None
-            monkeypatch.setattr(torch, "tensor", lambda *given, **named: made.append(given) or tensor(*given, **named))
-        step(x, y)
+        sys.setprofile(watch if number >= 4 else None)
+        try:
+            step(x, y)
+        finally:
+            sys.setprofile(None)
         eager_step(nets[1], functional.cross_entropy, optimizers[1], (x, y))
     assert len(made) == 2
     for found, expected in zip(nets[0].parameters(), nets[1].parameters(), strict=True):

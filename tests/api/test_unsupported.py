@@ -6,6 +6,7 @@ import copy
 import inspect
 import time
 import warnings
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -122,6 +123,18 @@ def reinterprets(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def makes_a_subclass(x):
+    try:
+        return torch.Tensor._make_subclass(Labelled, x * 2)
+    except RuntimeError:
+        return x * 3
+
+
+class Labelled(torch.Tensor):
+    """A class of the user's."""
+
+
+LEVEL: ContextVar[int] = ContextVar("level")
 ROWS = [
     ("branch", lambda x: x if x.any() else -x),
     ("branch", lambda x: x if bool(x[0] > 0) else -x),
@@ -140,6 +153,13 @@ ROWS = [
     ("captured write", lambda x: HELD.stop.add_(x * 2)),
     ("backward inside", lambda x: (x * x.clone().requires_grad_()).sum().backward()),
     ("gradient read", lambda x: x.grad),
+    ("made subclass", makes_a_subclass),
+    ("made subclass", lambda x: nn.Parameter(x * 2)),
+    ("made subclass", lambda x: [x, {"made": nn.Parameter(torch.ones(2))}]),
+    ("gradient put", lambda x: setattr(x, "grad", None)),
+    ("gradient put", lambda x: delattr(x, "grad")),
+    ("gradient kept", lambda x: (x * x.clone().requires_grad_()).retain_grad()),
+    ("context variable", lambda x: LEVEL.set(2) and x),
     ("memory replaced", lambda x: x.set_(torch.ones(3))),
     ("memory replaced", lambda x: setattr(x, "data", torch.ones(3))),
     ("input reshaped in place", lambda x: x.unsqueeze_(0)),
@@ -267,10 +287,10 @@ def test_a_mistake_in_the_users_program_is_the_very_exception_of_eager() -> None
         weft.hybridize(raises)(torch.ones(2))
 
 
-def test_code_that_only_runs_on_real_elements_says_what_it_raised_and_where() -> None:
-    assert str(refused(lambda x: x.as_subclass(nn.Parameter), torch.ones(2))).startswith(
-        "<lambda> runs imperatively but cannot be traced\n  where tests/api/test_unsupported.py:"
-    )
+def test_code_that_makes_a_parameter_of_an_argument_says_so_and_where() -> None:
+    found = str(refused(lambda x: x.as_subclass(nn.Parameter), torch.ones(2)))
+    assert found.startswith("the program makes a parameter, or a tensor of another class, of a tensor that it is given")
+    assert "\n  where tests/api/test_unsupported.py:" in found
 
 
 # -- fallback ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tests.api.test_varying_threads import one_general_program
 from torch import nn
 
 import weft
+from weft.config import overrides
 from weft.plan.kernels.gemm import FEW_ROWS
 
 # Exact products of fewer rows add up in shorter chains (weft.plan.kernels.gemm.FEW_ROWS): another order.
@@ -43,3 +44,23 @@ def test_a_general_program_has_the_bits_of_an_exact_one(name: str) -> None:
             x = torch.randn(rows, *shape)
             assert torch.equal(general(x), weft.hybridize(run)(x)), f"{rows} rows"
         assert general.traces == 2
+
+
+def test_a_program_of_pytorchs_operators_has_eagers_bits_at_every_size() -> None:
+    torch.manual_seed(0)
+    layers, norm = nn.Linear(4, 4), nn.LayerNorm(4)
+    parameters = (*layers.parameters(), *norm.parameters())
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(norm(layers(x * 1.0))).cumsum(0)
+
+    with overrides(codegen="library"), one_general_program():
+        general = weft.hybridize(run)
+        for rows in (2, 5, 3, 4, 7, 11, 13, 5, 2):
+            x, cotangent = torch.randn(rows, 4), torch.randn(rows, 4)
+            expected = torch.autograd.grad(run(x), parameters, cotangent)
+            found = general(x)
+            assert torch.equal(found, run(x)), f"{rows} rows"
+            for ours, theirs in zip(torch.autograd.grad(found, parameters, cotangent), expected, strict=True):
+                assert torch.equal(ours, theirs), f"{rows} rows"
+        assert general.traces <= 3

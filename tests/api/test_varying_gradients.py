@@ -14,6 +14,8 @@ from torch import nn
 import weft
 
 __all__ = ["poisoned"]
+OF_WORDS = {"encoder", "decoder", "tables"}  # whose inputs are whole numbers, without gradients
+WAYS = [(name, False) for name in CASES] + [(name, True) for name in CASES if name not in OF_WORDS]
 
 
 def differentiate(net: nn.Module, loss: Any, batch: tuple[torch.Tensor, ...], *, also_inputs: bool) -> list[Any]:
@@ -35,8 +37,9 @@ def agree(ours: list[Any], theirs: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("also_inputs", [False, True], ids=["weights", "inputs too"])
+@pytest.mark.parametrize(
+    ("name", "also_inputs"), WAYS, ids=[f"{'inputs too' if also else 'weights'}-{name}" for name, also in WAYS]
+)
 def test_gradients_are_eager_s_for_all_sizes(name: str, also_inputs: bool) -> None:
     case = CASES[name]
     torch.manual_seed(0)

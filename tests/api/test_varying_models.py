@@ -162,3 +162,32 @@ def test_a_mistake_while_sizes_are_compiled_is_told_once_and_exact_programs_go_o
     with pytest.warns(UserWarning, match="made for this test"):
         assert net(torch.ones(3, 4)).shape == (3, 2)
     assert [net(torch.ones(count, 4)).shape[0] for count in (5, 3, 7)] == [5, 3, 7]
+
+
+class Encoder(nn.Module):
+    """Padding on the right is decided in the program, while the encoder's forward is another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.words(words), src_key_padding_mask=words == 0).mean(1)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_pytorchs_encoder_has_programs_for_many_lengths() -> None:
+    torch.manual_seed(0)
+    net, lengths = Encoder().eval(), (5, 9, 7, 12, 6, 11, 8, 10)
+    hybrid = weft.hybridize(copy.deepcopy(net))
+    with torch.no_grad():
+        for length in lengths * 2:
+            words = torch.randint(1, 50, (3, length))
+            words[1, -2:] = 0
+            torch.testing.assert_close(hybrid(words), net(words), rtol=1e-4, atol=1e-5)
+    told = weft.explain(hybrid)
+    assert "in dim 1 of words" in told
+    assert "do not vary" not in told
+    assert "imperatively" not in told
+    assert hybrid.forward.traces < len(lengths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -16,10 +17,15 @@ from torch.nn import functional
 
 import weft
 from weft.api.pace import FEWEST_SAMPLES, SAMPLES, WARM, Pace
+from weft.devices import cores
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.scatter import ScatterKernel
 
 __all__ = ["poisoned"]
 BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
+LEAST_CYCLES = 4_000  # of a kernel: those of texts, not of classes, take longer
 TEXTS = ((8, 20), (8, 20), (8, 17), (5, 31), (8, 9), (3, 12), (16, 40), (2, 5))
 
 
@@ -38,6 +44,21 @@ class Encoder(nn.Module):
         hidden = self.layer(hidden, src_key_padding_mask=words == 0)
         there = (words != 0).unsqueeze(-1).float()
         return self.head((hidden * there).sum(1) / there.sum(1).clamp(min=1))
+
+
+class Texts(nn.Module):
+    """Texts classified by the mean of their words, with words or texts outermost."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 64), nn.Linear(64, 4)
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=batch_first)
+        self.along = 1 if batch_first else 0
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Scores of four classes."""
+        hidden = self.words(words if self.along else words.t())
+        return self.head(self.layer(hidden).mean(self.along))
 
 
 class Decoder(nn.Module):
@@ -236,7 +257,7 @@ def test_the_faster_of_program_and_python_goes_on_for_what_there_is_to_compute(
     seconds: float, is_pythons: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("weft.api.pace.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("weft.api.pace._clock", lambda: lambda: clock[0])
     pace = Pace(with_gradients=False)
     for number in range(WARM + 2 * SAMPLES):
         by_python = pace.is_for_python()
@@ -250,7 +271,7 @@ def test_the_faster_of_program_and_python_goes_on_for_what_there_is_to_compute(
 @pytest.mark.parametrize(("seconds", "is_pythons"), [(0.5, True), (2.0, False)])
 def test_a_few_calls_settle_what_is_clear(seconds: float, is_pythons: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("weft.api.pace.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("weft.api.pace._clock", lambda: lambda: clock[0])
     pace = Pace(with_gradients=False, warm=0)
     for _ in range(2 * FEWEST_SAMPLES):
         by_python = pace.is_for_python()
@@ -258,6 +279,25 @@ def test_a_few_calls_settle_what_is_clear(seconds: float, is_pythons: bool, monk
             clock[0] += seconds if by_python else 1.0
     assert pace.is_settled != is_pythons
     assert [pace.is_for_python() for _ in range(3)] == [is_pythons] * 3
+
+
+def test_what_other_processes_take_does_not_count_where_one_thread_computes_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("weft.api.pace.perf_counter", lambda: next(waits))
+    monkeypatch.setattr("weft.api.pace.thread_time", lambda: clock[0])
+    waits, clock, threads = itertools.count(step=1000), [0.0], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with cores(1):
+            pace = Pace(with_gradients=False, warm=0)
+    finally:
+        torch.set_num_threads(threads)
+    for _ in range(2 * FEWEST_SAMPLES):
+        by_python = pace.is_for_python()
+        with pace.timed(by_python=by_python):
+            clock[0] += 0.5 if by_python else 1.0
+    assert pace.is_for_python()
 
 
 def test_all_work_on_words_ends_where_texts_do() -> None:
@@ -275,3 +315,18 @@ def test_all_work_on_words_ends_where_texts_do() -> None:
     ]
     assert len(of_words) == 5  # two layers, the gradient of one's input, and of both weights
     assert all(call.ends for call in of_words)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_all_of_a_step_on_texts_ends_where_these_do(batch_first: bool) -> None:
+    net = Texts(batch_first=batch_first)
+    step = weft.step(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), whole=True)
+    for length in (64, 63):
+        step(torch.randint(50, (16, length)), torch.randint(4, (16,)))
+    (varying,) = step.varying
+    calls = [call for plan in varying.guarded.program.plan.regions for call in plan.calls]
+    kinds = (GemmKernel, AttentionKernel, AttentionGradientKernel, ScatterKernel)
+    heavy = [call for call in calls if isinstance(call.kernel, kinds) and call.kernel.cycles > LEAST_CYCLES]
+    # Places that are copied first, as those of words outermost are, PyTorch's operator adds at.
+    assert {type(call.kernel) for call in heavy} == {*kinds[: len(kinds) - (not batch_first)]}
+    assert all(call.ends for call in heavy)

@@ -36,6 +36,18 @@ def of_images(function: Callable[..., Any]) -> Case:
     return Case(function, lambda count, height, width: (torch.randn(count, 3, height, width),), IMAGES)
 
 
+def written_flat(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.view(-1, 4)[1:].relu_()
+    return y.mT
+
+
+def divided(x: torch.Tensor) -> torch.Tensor:
+    rows = x.flatten(1)
+    rows.div_(rows.sum(1, keepdim=True))
+    return x.flatten(0, 1)[1:].mul_(3).mT
+
+
 def longer(more: int) -> Callable[[int, int], tuple[Any, ...]]:
     return lambda batch, length: (torch.randn(batch, length, 8), torch.randn(batch, length + more, 8))
 
@@ -217,6 +229,10 @@ CASES: dict[str, Case] = {
     "last of each length": of_text(lambda x, n: x[torch.arange(x.shape[0]), n - 1], with_lengths),
     "written in the first half": of_text(lambda x: written(x, slice(0, x.shape[1] // 2))),
     "written in the second half": of_text(lambda x: written(x, slice(x.shape[1] // 2, None))),
+    "written through a view of all rows": of_text(written_flat),
+    "norm of each image, written": of_images(lambda x: F.instance_norm(x).relu_() * 2),
+    "divided by sums of rows, in place": of_images(lambda x: divided(x.exp())),
+    "written through a view of computed sizes": of_text(lambda x: (x * 2).view(x.shape[0], -1, 4).relu_().sum(1)),
     "a transposed argument": of_text(lambda x: x.transpose(1, 2)),
     "half of an argument": of_text(lambda x: x[:, x.shape[1] // 2 :]),
     "a result and a view of it": of_text(with_a_view),

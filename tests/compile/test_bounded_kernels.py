@@ -14,9 +14,8 @@ from weft.codegen.library import LibraryExecutable
 from weft.codegen.threads.layout import TABLE_OFFSET
 from weft.compile.pipeline import compile_graph
 from weft.ir.extents import extent_of_size
-from weft.ir.graph import Value
+from weft.ir.graph import LiftedGraph, Value
 from weft.ir.interpreter import interpret
-from weft.ir.lifted import LiftedGraph
 from weft.ir.types import NumberType, TensorType
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes

@@ -15,6 +15,7 @@ from weft.api import pace
 from weft.api.hybrids import hybrid_of
 from weft.compile import clock, pipeline
 from weft.config import overrides
+from weft.runtime.watch import has_other_writers
 
 KERNELS, OPERATORS = (1e-3, 2e-3), (2e-3, 1e-3)  # seconds of both, so that these are faster
 LARGE = 100, 100
@@ -153,6 +154,23 @@ def test_a_winner_that_loses_most_rounds_is_noise(monkeypatch: pytest.MonkeyPatc
     assert clock.compared(graph, Run(now, 4e-3), operators, alone=False) is None
 
 
+@pytest.mark.parametrize(("kernels", "rounds"), [(5e-6, clock.FEWEST_ROUNDS), (2e-5, clock.ROUNDS)])
+def test_operators_that_lose_the_first_rounds_are_timed_no_longer(
+    monkeypatch: pytest.MonkeyPatch, kernels: float, rounds: int
+) -> None:
+    now, calls = [0.0], count()
+
+    def operators(_: list[Any]) -> None:
+        next(calls)
+        now[0] += 1e-5
+
+    monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(clock, "ENTERED_SOONER", 0.0)
+    graph = weft.program(chain, torch.randn(3)).graph
+    clock.compared(graph, Run(now, kernels), operators, alone=True)
+    assert next(calls) == clock.WARM + clock.IN_A_ROW * rounds
+
+
 @torch.no_grad()
 def test_made_up_numbers_have_the_types_and_strides_of_inputs() -> None:
     def function(x: torch.Tensor, places: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -164,6 +182,7 @@ def test_made_up_numbers_have_the_types_and_strides_of_inputs() -> None:
     clock.compared(weft.program(function, *given).graph, seen.append, seen.append, alone=False)
     for made, real in zip(seen[0], given, strict=True):
         assert (made.shape, made.stride(), made.dtype) == (real.shape, real.stride(), real.dtype)
+        assert not has_other_writers(made)  # a weight that others may write to is compared at every call
     assert not seen[0][1].any()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import pty
+import re
 import select
 import signal
 import subprocess
@@ -146,3 +149,22 @@ def test_ctrl_c_while_pytorch_is_imported_is_not_lost_in_it(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert "weft: interrupted; " in done.stderr
+
+
+@pytest.mark.slow
+def test_on_a_terminal_what_is_said_after_ctrl_c_begins_a_line_of_its_own() -> None:
+    number, terminal = pty.fork()
+    if number == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "weft", "devices", "--watch", "--no-speed"])
+    shown, pressed = b"", False
+    with contextlib.suppress(OSError):  # the terminal goes with the process
+        while select.select([terminal], [], [], WAIT)[0] and (found := os.read(terminal, 4096)):
+            shown += found
+            if b"cpu:0" in shown and not pressed:
+                pressed = True
+                os.write(terminal, b"\x03")
+    _, status = os.waitpid(number, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    _, _, after = shown.decode().partition("^C")
+    assert re.match(r"(\r|\x1b\[K|[^\n]*\r)*\n+weft: interrupted; ", after), after

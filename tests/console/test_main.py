@@ -14,7 +14,7 @@ from tests.console.conftest import Weft, transcript
 
 import weft as package
 from weft.console import main, terminal
-from weft.console.commands import COMMANDS
+from weft.console.commands import CHECKPOINT_ACTIONS, COMMANDS
 from weft.console.outcome import as_json
 from weft.errors import ExecutionError, InternalError
 
@@ -233,8 +233,9 @@ def test_lines_fit_the_columns_that_there_are(
     assert [line for line in lines if len(line) > int(columns)] == []
 
 
-def test_h_is_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "-h"]) == main(["train", "--help"]) == 0
+@pytest.mark.parametrize("words", [command.name for command in COMMANDS] + [f"ckpt {a}" for a in CHECKPOINT_ACTIONS])
+def test_h_is_help_of_a_command(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    assert main([*words.split(), "-h"]) == main([*words.split(), "--help"]) == 0
     told = capsys.readouterr().out
     assert told[: len(told) // 2] == told[len(told) // 2 :]
 

@@ -338,3 +338,30 @@ def test_closing_ends_the_threads():
     assert any(worker.running() for worker in engine.workers.workers)
     engine.close()
     assert not any(worker.running() for worker in engine.workers.workers)
+
+
+def test_what_is_pushed_during_a_turn_comes_after_it(engine):
+    ran, other = [], threading.Thread(target=lambda: engine.push(lambda: ran.append("task"), writes=[var]))
+    var = Var("x")
+    engine.push(lambda: None, writes=[var])
+    engine.waitall()
+    assert engine.take_turn()
+    assert not engine.take_turn()
+    other.start()
+    other.join(30)
+    engine.perform_here(lambda: ran.append("here"), lambda: [var], "here")
+    engine.give_turn_back()
+    engine.waitall()
+    assert ran == ["here", "task"]
+
+
+def test_a_failure_in_a_turn_has_the_line_that_ran_it_and_is_told_by_a_wait(engine):
+    var = Var("x")
+    assert engine.skips_none
+    assert engine.take_turn()
+    engine.perform_here(lambda: 1 / 0, lambda: [var], "division")
+    engine.give_turn_back()
+    assert not engine.skips_none
+    with pytest.raises(ExecutionError, match="division") as told:
+        engine.wait(var)
+    assert "test_engine.py" in told.value.where

@@ -30,7 +30,9 @@ def two_by_two(engine):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_verdict_says_busy_shares_overlap_and_longest_chain(tmp_path, capsys, seed):
     with SimulatedEngine(seed) as engine, engine.trace_to(tmp_path / "run.json.gz") as timeline:
+        assert repr(timeline) == f"<timeline in {timeline.path}: recording, 0 tasks so far>"
         two_by_two(engine)
+    assert repr(timeline) == f"<timeline in {timeline.path}: {timeline.verdict.removeprefix('weft: ')}>"
     assert timeline.verdict == (
         "weft: 4 tasks in 0.030 ms: cpu:0 100 % busy, cpu:1 100 % busy; 2.00 lanes at once; "
         "longest chain 2 tasks, 0.030 ms, 100 % of the time"

@@ -1,5 +1,6 @@
 """Every part of a Graph has a text."""
 
+import json
 import math
 
 import pytest
@@ -144,3 +145,11 @@ def test_an_update_of_two_places_reads_back(second):
     line = f"  %0: (f32[2], f32[2]) = update a.b.c(!0, [!1], %x, key=%y) on !0 = %x via a.view.d(_, k=1), !1 = {second}"
     text = f"graph g(%x: f32[2], %y: f32[2]) {{\n{line}\n  write %x via a.view.d(_) <- %y\n  return\n}}\n"
     assert print_graph(parse_graph(text)) == text
+
+
+@pytest.mark.parametrize(("name", "shown"), [("my net.py", "my net.py"), ("odd\nname.py", '"odd\\nname.py"')])
+def test_short_places_are_for_people_and_stay_on_their_line(name: str, shown: str) -> None:
+    graph = parse_graph("graph f(%x: f32[2]) {\n  %0: f32[2] = relu %x  # " + json.dumps(name) + ":3\n  return %0\n}")
+    text = print_graph(graph, short_places=True)
+    assert text.splitlines()[1] == f"  %0: f32[2] = relu %x  # {shown}:3"
+    parse_graph(text)

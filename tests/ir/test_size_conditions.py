@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.errors import UsageError
-from weft.ir.size_conditions import read_condition
+from weft.ir.size_text import read_condition
 
 NAMES = {"n", "m"}
 

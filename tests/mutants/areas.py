@@ -68,7 +68,7 @@ AREAS = {
         ("trace/python_state/*.py", "trace/test_signature*.py", "guards/test_guarded.py"),
     ),
     "guards": Area(
-        ("guards/*.py", "codegen/calls/entry.py", "codegen/calls/native_call.py"),
+        ("guards/*.py", "codegen/calls/entry.py", "codegen/calls/native_call.py", "codegen/calls/path_walk.py"),
         ("guards/test_*.py", "api/test_step_steady.py", "programs/test_loaded.py"),
     ),
     "kernels": Area(

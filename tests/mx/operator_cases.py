@@ -6,6 +6,7 @@ A case is an operator, its inputs and its parameters. An input is a letter, see 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -332,6 +333,185 @@ DETECTION: list[Case] = [
 ]
 
 
+QUANTIZED = "_contrib_quantized_"
+# Operators that came later still. `out` says which inputs are also where results go.
+LATER: list[Case] = [
+    ("_contrib_quantize", "n3,4 L1 P1", {"out_type": "uint8"}),
+    ("_contrib_quantize", "n3,4 L1 q1", {"out_type": "int8"}),
+    ("_contrib_quantize_v2", "p3,4", {}),
+    ("_contrib_quantize_v2", "p3,4", {"out_type": "uint8"}),
+    ("_contrib_quantize_v2", "n3,4", {"out_type": "auto", "min_calib_range": -1.0, "max_calib_range": 2.0}),
+    ("_contrib_quantize_v2", "p3,4", {"out_type": "auto", "min_calib_range": 0.0, "max_calib_range": 2.0}),
+    ("_contrib_dequantize", "g3,4 L1 q1", {}),
+    ("_contrib_dequantize", "U3,4 L1 P1", {}),
+    ("_contrib_dequantize", "I3,4 L1 P1", {}),
+    ("_contrib_requantize", "I3,4 L1 P1", {}),
+    ("_contrib_requantize", "I3,4 L1 P1", {"min_calib_range": -0.01, "max_calib_range": 0.02}),
+    (QUANTIZED + "flatten", "g2,3,4 L1 P1", {}),
+    (QUANTIZED + "act", "g2,3,4,4 L1 P1", {"act_type": "relu"}),
+    (QUANTIZED + "pooling", "g2,3,4,4 L1 P1", {"kernel": (2, 2), "stride": (2, 2), "pool_type": "avg"}),
+    (QUANTIZED + "fully_connected", "g2,6 g4,6 L1 q1 L1 q1", {"num_hidden": 4, "no_bias": True}),
+    (QUANTIZED + "fully_connected", "U2,6 g4,6 L1 q1 L1 q1", {"num_hidden": 4, "no_bias": True}),
+    (QUANTIZED + "fully_connected", "g2,6 g4,6 g4 L1 q1 L1 q1 L1 p1", {"num_hidden": 4}),
+    (QUANTIZED + "fully_connected", "U2,6 g4,6 g4 L1 q1 L1 q1 L1 p1", {"num_hidden": 4}),
+    (QUANTIZED + "conv", "U1,4,5,5 g4,4,3,3 L1 q1 L1 q1", {"kernel": (3, 3), "num_filter": 4, "no_bias": True}),
+    (QUANTIZED + "conv", "U1,4,5,5 g4,4,3,3 g4 L1 q1 L1 q1 L1 p1", {"kernel": (3, 3), "num_filter": 4, "pad": (1, 1)}),
+    (QUANTIZED + "concat", "g2,3 g2,4 L1 q1 L1 P1", {"num_args": 2, "dim": 1}),
+    (QUANTIZED + "elemwise_add", "g2,3 g2,3 L1 q1 L1 P1", {}),
+    (QUANTIZED + "embedding", "w3 g4,5 L1 q1", {"input_dim": 4, "output_dim": 5}),
+    ("_mp_adamw_update", "h3 h3 n3 p3 n3 P1", {"lr": 0.1, "eta": 0.5, "wd": 0.01}),
+    (
+        "_multi_adamw_update",
+        "n3 n3 n3 p3 n2,2 n2,2 n2,2 p2,2 P1",
+        {"lrs": (0.1, 0.2), "etas": (0.5, 1.0), "wds": (0.01, 0.0), "num_weights": 2, "out": (0, 4)},
+    ),
+    (
+        "_multi_mp_adamw_update",
+        "h3 h3 n3 p3 n3 P1",
+        {"lrs": (0.1,), "etas": (0.5,), "wds": (0.01,), "num_weights": 1, "out": (0,)},
+    ),
+    ("multi_lars", "p3 w3 w3 p3", {"eta": 0.1, "eps": 1e-5, "rescale_grad": 0.5}),
+    ("mp_lamb_update_phase1", "h3 h3 n3 p3 n3", {"t": 2, "wd": 0.01}),
+    ("mp_lamb_update_phase2", "h3 n3 p1 p1 n3", {"lr": 0.1}),
+    (
+        "_multi_lamb_update",
+        "n3 n3 n3 p3 n2,2 n2,2 n2,2 p2,2",
+        {"learning_rates": (0.1, 0.2), "wds": (0.01, 0.0), "step_count": (2, 3), "num_tensors": 2, "out": (0, 4)},
+    ),
+    (
+        "_multi_lamb_update",
+        "n3 n3 n3 p3",
+        {"learning_rates": (0.1,), "wds": (0.01,), "step_count": (2,), "lower_bound": 0.5, "upper_bound": 1.0}
+        | {"bias_correction": False, "clip_gradient": 0.5, "out": (0,)},
+    ),
+    (
+        "_multi_mp_lamb_update",
+        "h3 h3 n3 p3 n3",
+        {"learning_rates": (0.1,), "wds": (0.01,), "step_count": (2,), "num_tensors": 1, "out": (0,)},
+    ),
+    ("preloaded_multi_sgd_update", "n3 n3 n2 n2 p2 p2", {"num_weights": 2, "out": (0, 2)}),
+    (
+        "preloaded_multi_sgd_mom_update",
+        "n3 n3 n3 n2 n2 n2 p2 p2",
+        {"num_weights": 2, "momentum": 0.9, "out": (0, 3)},
+    ),
+    ("preloaded_multi_mp_sgd_update", "h3 h3 n3 p1 p1", {"num_weights": 1, "out": (0,)}),
+    ("preloaded_multi_mp_sgd_mom_update", "h3 h3 n3 n3 p1 p1", {"num_weights": 1, "momentum": 0.9, "out": (0,)}),
+    ("multi_sgd_update", "n3 n3 n2 n2", {"num_weights": 2, "lrs": (0.1, 0.2), "wds": (0.0, 0.1), "out": (0, 2)}),
+    ("_random_pdf_negative_binomial", "w2,3 p2 u2", {}),
+    ("_random_pdf_generalized_negative_binomial", "w2,3 p2 p2", {"is_log": True}),
+    ("_random_pdf_dirichlet", "S2,4 p2,4", {}),
+    ("fill_element_0index", "n3,4 n3 w3", {}),
+    ("_onehot_encode", "w3 n3,4", {}),
+    ("_histogram", "n3,4", {"bin_cnt": 5, "range": (-2.0, 2.0)}),
+    ("_histogram", "n3,4 j5", {}),
+    ("cast_storage", "n3,4", {"stype": "default"}),
+    ("_image_adjust_lighting", "n4,5,3", {"alpha": (0.1, -0.2, 0.3)}),
+    ("_image_adjust_lighting", "U4,5,3", {"alpha": (0.1, -0.2, 0.3)}),
+    ("_contrib_box_encode", "b2,5 w2,5 C2,5,4 C2,4,4 n4 p4", {}),
+    ("_contrib_bipartite_matching", "p4,3", {"threshold": 0.6}),
+    ("_contrib_bipartite_matching", "p5,5", {"threshold": 0.1, "topk": 1}),
+    ("_contrib_bipartite_matching", "p2,3,5", {"threshold": 1.2, "is_ascend": True, "topk": 2}),
+    ("_contrib_MultiBoxTarget", "C1,8,4 T2,3,5 n2,4,8", {}),
+    ("_contrib_MultiBoxTarget", "C1,8,4 T2,3,5 n2,4,8", {"negative_mining_ratio": 2.0, "overlap_threshold": 0.3}),
+    (
+        "_contrib_MultiBoxTarget",
+        "C1,12,4 T2,3,5 n2,4,12",
+        {"negative_mining_ratio": 1.0, "overlap_threshold": 0.2, "minimum_negative_samples": 3},
+    ),
+    ("Correlation", "n1,3,6,6 n1,3,6,6", {"max_displacement": 2, "pad_size": 2}),
+    (
+        "Correlation",
+        "n2,3,7,8 n2,3,7,8",
+        {"kernel_size": 3, "max_displacement": 2, "pad_size": 3, "stride1": 2, "stride2": 2, "is_multiply": False},
+    ),
+    ("_contrib_DeformableConvolution", "n2,4,6,6 n2,18,4,4 n3,4,3,3 n3", {"kernel": (3, 3), "num_filter": 3}),
+    (
+        "_contrib_DeformableConvolution",
+        "n2,4,6,6 n2,36,3,3 n4,2,3,3",
+        {"kernel": (3, 3), "num_filter": 4, "num_group": 2, "num_deformable_group": 2}
+        | {"stride": (2, 2), "pad": (1, 1), "no_bias": True},
+    ),
+    (
+        "_contrib_ModulatedDeformableConvolution",
+        "n2,4,6,6 m2,18,4,4 p2,9,4,4 n3,4,3,3 n3",
+        {"kernel": (3, 3), "num_filter": 3},
+    ),
+    ("_contrib_PSROIPooling", "n2,8,8,8 r3,5", {"spatial_scale": 0.5, "output_dim": 2, "pooled_size": 2}),
+    (
+        "_contrib_PSROIPooling",
+        "n2,12,8,8 r3,5",
+        {"spatial_scale": 0.5, "output_dim": 3, "pooled_size": 4, "group_size": 2},
+    ),
+]
+
+
+# Of networks that look for objects, of images, of events in time: after the others, for the same reason.
+NEWEST: list[Case] = [
+    ("_contrib_hawkesll", "p2,4 u4 p4 p2,4 p2,5 i2,5 w2 Q2", {}),
+    ("_contrib_quantized_batch_norm", "g2,3,2,2 n3 n3 m3 p3 L1 P1", {"min_calib_range": -4.0, "max_calib_range": 4.0}),
+    (
+        "_contrib_quantized_batch_norm",
+        "g2,3,2,2 n3 n3 m3 p3 L1 q1",
+        {"fix_gamma": False, "min_calib_range": -3.0, "max_calib_range": 2.0},
+    ),
+    ("_contrib_quantized_batch_norm", "g2,3,2,2 n3 n3 m3 p3 L1 q1", {}),
+    ("_contrib_calibrate_entropy", "w81 j82", {"num_quantized_bins": 15}),
+    ("_contrib_calibrate_entropy", "e401 j402", {"num_quantized_bins": 31}),
+    ("_contrib_RROIAlign", "n2,3,8,8 R3,6", {"pooled_size": (2, 3), "spatial_scale": 0.5}),
+    ("_contrib_RROIAlign", "n2,3,8,8 R3,6", {"pooled_size": (3, 2), "spatial_scale": 0.5, "sampling_ratio": 2}),
+    (
+        "_contrib_DeformablePSROIPooling",
+        "n2,8,8,8 r3,5 m3,2,2,2",
+        {"spatial_scale": 0.5, "output_dim": 2, "group_size": 2, "pooled_size": 2, "trans_std": 0.1},
+    ),
+    (
+        "_contrib_DeformablePSROIPooling",
+        "n2,16,8,8 r3,5 m3,4,3,3",
+        {"spatial_scale": 0.5, "output_dim": 4, "group_size": 2, "pooled_size": 3, "part_size": 3, "trans_std": 0.2}
+        | {"sample_per_part": 2},
+    ),
+    (
+        "_contrib_DeformablePSROIPooling",
+        "n2,8,8,8 r3,5",
+        {"spatial_scale": 0.5, "output_dim": 2, "group_size": 2, "pooled_size": 2, "no_trans": True},
+    ),
+    (
+        "_contrib_Proposal",
+        "p1,24,6,7 m1,48,6,7 V1,3",
+        {"rpn_pre_nms_top_n": 60, "rpn_post_nms_top_n": 12, "output_score": True},
+    ),
+    (
+        "_contrib_Proposal",
+        "p1,12,6,7 m1,24,6,7 V1,3",
+        {"rpn_pre_nms_top_n": 60, "rpn_post_nms_top_n": 20, "scales": (2.0, 4.0), "threshold": 0.4, "rpn_min_size": 40},
+    ),
+    (
+        "_contrib_MultiProposal",
+        "p2,12,6,7 m2,24,6,7 V2,3",
+        {"rpn_pre_nms_top_n": 90, "rpn_post_nms_top_n": 8, "ratios": (1.0,), "scales": (2.0, 4.0, 5.0, 1.0, 3.0, 6.0)}
+        | {"output_score": True},
+    ),
+    ("_image_random_hue", "U3,4,3", {"min_factor": 0.3, "max_factor": 0.3}),
+    ("_image_random_hue", "U3,4,3", {"min_factor": 0.8, "max_factor": 0.8}),
+    ("_linspace", "", {"start": 1, "stop": 3, "num": 7}),
+    ("_linspace", "", {"start": 3, "stop": -1, "num": 4, "endpoint": False, "dtype": "float64"}),
+    ("_linspace", "", {"start": 3, "stop": -1, "num": 1}),
+    *(("_cvimresize", "U6,8,3", {"w": 11, "h": 9, "interp": way}) for way in (0, 1, 2, 3, 4)),
+    *(("_cvimresize", "U9,11,3", {"w": 5, "h": 7, "interp": way}) for way in (0, 1, 2, 3, 4)),
+    *(("_cvimresize", "U8,12,1", {"w": 6, "h": 4, "interp": way}) for way in (1, 3)),
+    ("_cvimresize", "U8,12,3", {"w": 4, "h": 4, "interp": 3}),
+    ("_cvimresize", "U8,12,3", {"w": 16, "h": 4, "interp": 3}),
+    *(("_image_resize", "n6,8,3", {"size": (11, 4), "interp": way}) for way in (0, 1, 2, 3, 4)),
+    ("_image_resize", "U2,6,8,3", {"size": (5,), "keep_ratio": True}),
+    *(
+        ("_cvcopyMakeBorder", "U3,4,3", {"top": 1, "bot": 2, "left": 3, "right": 4, "type": kind, "value": 7.0})
+        for kind in (0, 1, 2, 3, 4)
+    ),
+    ("_cvcopyMakeBorder", "U3,4,3", {"top": 1, "bot": 2, "left": 3, "right": 4, "values": (1.0, 2.0, 3.0)}),
+]
+
+
 def cases() -> Iterator[Case]:
     """Every case."""
     for entry in UNARY:
@@ -355,12 +535,27 @@ def cases() -> Iterator[Case]:
         yield name, "k2,3", {"axis": 1}
     yield from BY_HAND
     yield from DETECTION
+    yield from LATER
+    yield from NEWEST
 
 
 def _boxes(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
     """Corners of boxes within the unit square."""
     low = random.random_sample((*shape[:-1], 2)) * 0.6
     return np.concatenate([low, low + 0.1 + random.random_sample(low.shape) * 0.3], -1)
+
+
+def _labels(shape: tuple[int, ...], whole: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Classes and boxes of images, of which the last has one."""
+    found = np.concatenate([whole[..., :1] % 3, _boxes(shape, random)], -1).astype("float32")
+    found[-1, 1:] = -1
+    return found
+
+
+def with_results(given: dict[str, object], arrays: list[Any]) -> dict[str, object]:
+    """The parameters of a case, with the arrays in the place of their numbers."""
+    places = given.get("out")
+    return given if not isinstance(places, tuple) else {**given, "out": [arrays[place] for place in places]}
 
 
 def _drawn(kind: str, shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
@@ -388,6 +583,20 @@ def _drawn(kind: str, shape: tuple[int, ...], random: np.random.RandomState) -> 
         "C": lambda: _boxes(shape, random).astype("float32"),
         "r": lambda: np.concatenate([whole[:, :1] % 2, _boxes(shape, random) * 14], -1).astype("float32"),
         "B": lambda: np.concatenate([whole[..., :1], uniform[..., 1:2], _boxes(shape, random)], -1).astype("float32"),
+        "T": lambda: _labels(shape, whole, random),
+        "h": lambda: normal.astype("float16"),
+        "L": lambda: (-uniform - 1).astype("float32"),
+        "g": lambda: (uniform * 255 - 127).astype("int8"),
+        "U": lambda: (uniform * 256).astype("uint8"),
+        "I": lambda: ((uniform - 0.5) * 2**25).astype("int32"),
+        "Q": lambda: (uniform + 20).astype("float32"),
+        "e": lambda: np.floor(200 * np.exp(-(((np.arange(shape[0]) - shape[0] / 2) / 40) ** 2)) * uniform).astype(
+            "float32"
+        ),
+        "R": lambda: np.concatenate(
+            [whole[:, :1] % 2, uniform[:, 1:3] * 12 + 2, uniform[:, 3:5] * 8, normal[:, 5:] * 60], -1
+        ).astype("float32"),
+        "V": lambda: np.tile(np.array([90.0, 110, 1.0], "float32"), (shape[0], 1)),
         "S": lambda: (uniform / uniform.sum(1, keepdims=True)).astype("float32"),
     }
     return kinds[kind]()

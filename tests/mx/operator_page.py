@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from weft.mx.arrays import nd
 from weft.mx.operators import RULES
 from weft.mx.operators.table import INSIDE, OPERATORS, Operator
 
@@ -14,10 +15,20 @@ All names that MXNet 1.9.1 registers, and whether `weft.mx` has them. Made by `m
 """
 
 
+# Operators that are functions of arrays, and no rules of the table: where they are.
+FUNCTIONS = {"_set_value": nd._internal._set_value}
+# What takes the place of operators that nobody calls by their names.
+INSTEAD = {
+    "_CustomFunction": "autograd.Function",
+}
+
+
 def names(rows: Iterable[Operator]) -> str:
     """Rows with their other names, a line each."""
     return "\n".join(
-        f"- `{row.name}`" + (f" ({', '.join(f'`{name}`' for name in row.aliases)})" if row.aliases else "")
+        f"- `{row.name}`"
+        + (f" ({', '.join(f'`{name}`' for name in row.aliases)})" if row.aliases else "")
+        + (f": `{INSTEAD[row.name]}` does it" if row.name in INSTEAD else "")
         for row in rows
     )
 
@@ -25,8 +36,8 @@ def names(rows: Iterable[Operator]) -> str:
 def report() -> str:
     """The page."""
     rows = sorted({row.name: row for row in OPERATORS.values()}.values(), key=lambda row: row.name.lower())
-    there = [row for row in rows if row.name in RULES]
-    missing = [row for row in rows if row.name not in RULES]
+    there = [row for row in rows if row.name in RULES or row.name in FUNCTIONS]
+    missing = [row for row in rows if not (row.name in RULES or row.name in FUNCTIONS)]
     numpy = [name for name in INSIDE if name.startswith(("_np", "cumsum"))]
     other = [name for name in INSIDE if name not in numpy]
     parts = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from pathlib import Path
 
 FIXTURE = "snippets.json"
 
@@ -325,14 +326,112 @@ def g(f, x):\n    x = nd.array(x); x.attach_grad()\n    with autograd.record(): 
 print(sym.arange(3).eval()[0], sym.full((2,), 3).eval()[0], sym.eye(2).eval()[0], sym.SwapAxis(sym.var('x'), dim1=0, dim2=1).name, sym.swapaxes(sym.var('x'), dim1=0, dim2=1).name, sym.concat(sym.var('x'), sym.var('y'), dim=0).name, sym.split(sym.var('x'), num_outputs=2).name)
 """
 
+LOOPS = r"""
+class N(gluon.HybridBlock):\n    def hybrid_forward(self, F, x, s): return F.contrib.foreach(lambda a, b: (a * b[0], [a + b[0]]), x, [s])\nfor hybrid in (False, True):\n    n = N(); n.hybridize(hybrid); x = nd.array([[1., 2], [3, 4], [5, 6]]); x.attach_grad()\n    with autograd.record(): y, s = n(x, nd.ones(2)); l = y.sum() + (s[0] ** 2).sum()\n    l.backward(); print(x.grad, y, s)
+class N(gluon.HybridBlock):\n    def __init__(self):\n        super().__init__()\n        with self.name_scope(): self.d = nn.Dense(3, flatten=False, in_units=3)\n    def hybrid_forward(self, F, x, s): return F.contrib.foreach(lambda a, b: (self.d(a) + b, F.tanh(self.d(b))), x, s)\nn = N(); n.initialize(mx.init.Constant(0.1)); n.hybridize(); x = nd.arange(12).reshape((2, 2, 3))\nwith autograd.record(): y, s = n(x, nd.ones((2, 3))); l = y.sum() + s.sum()\nl.backward(); print(y, s, n.d.weight.grad())
+class N(gluon.HybridBlock):\n    def hybrid_forward(self, F, i, a): return F.contrib.while_loop(lambda i, a: i < 3, lambda i, a: ([a + i], [i + 1, a * 2]), [i, a], max_iterations=5)\nn = N(); n.hybridize(); y, v = n(nd.array([0.]), nd.array([1.])); print(y, v)
+class N(gluon.HybridBlock):\n    def hybrid_forward(self, F, i, a): return F.contrib.while_loop(lambda i, a: i < 3, lambda i, a: ([a + i], [i + 1, a * 2]), [i, a], max_iterations=5)\nn = N(); n.hybridize(); a = nd.array([1.]); a.attach_grad()\nwith autograd.record(): y, v = n(nd.array([0.]), a); l = y[0].sum() + v[1]\nl.backward(); print(a.grad)
+class N(gluon.HybridBlock):\n    def hybrid_forward(self, F, p, x): return F.contrib.cond(p > 0, lambda: x + 1, lambda: x * p)\nn = N(); n.hybridize(); x = nd.array([1., 2]); x.attach_grad()\nfor p in (1., -2.):\n    with autograd.record(): y = n(nd.array([p]), nd.array([1.]))\n    print(y)
+import json; w = sym.var('w'); d = sym.var('data'); s = sym.var('s'); out, st = sym.contrib.foreach(lambda x, s: (sym.FullyConnected(x, w, no_bias=True, num_hidden=3) + s[0] * 2, [s[0] + 1]), d, [s]); g = json.loads(sym.Group([out, st[0]]).tojson()); print(g['nodes'], g['heads'], g['arg_nodes'], g['node_row_ptr'])
+import json; o, v = sym.contrib.while_loop(lambda i, a: i < 5, lambda i, a: ([a + i], [i + 1, a * 2]), [sym.var('i'), sym.var('a')], max_iterations=4); g = json.loads(sym.Group(list(o) + list(v)).tojson()); print(g['nodes'], g['heads'])
+import json; c = sym.contrib.cond(sym.var('p') > 0, lambda: sym.var('x') + 1, lambda: sym.var('x') * sym.var('y')); g = json.loads(c.tojson()); print(g['nodes'], g['heads']); c = sym.load_json(c.tojson()); print(c.eval(p=nd.array([1.]), x=nd.array([2.]), y=nd.array([3.])), c.eval(p=nd.array([0.]), x=nd.array([2.]), y=nd.array([3.])))
+d = sym.var('data'); s = sym.var('s'); out, st = sym.contrib.foreach(lambda x, s: (sym.FullyConnected(x, num_hidden=3, name='fc') + s, s + 1), d, s); g = sym.load_json(sym.Group([out, st]).tojson()); print(g.list_arguments(), g.infer_shape(data=(4, 2, 3), s=(2, 3))); e = g.simple_bind(mx.cpu(), data=(2, 1, 2), s=(1, 3)); e.arg_dict['fc_weight'][:] = 0.5; print(e.forward(data=nd.ones((2, 1, 2)), s=nd.zeros((1, 3))))
+d = sym.var('data'); k = d * 3; out, st = sym.contrib.foreach(lambda x, s: (x + s + sym.sum(k), s + x), d, sym.var('s')); print(sym.Group([out, st]).list_arguments(), out.eval(data=nd.array([1., 2]), s=nd.array([0.])))
+print(nd._internal._linspace(start=0, stop=1, num=3), [a.dtype for a in nd._internal._sample_unique_zipfian(range_max=50, shape=(2, 5))], len(set(nd._internal._sample_unique_zipfian(range_max=6, shape=(1, 6))[0].asnumpy()[0].tolist())))
+s = sym.IdentityAttachKLSparseReg(sym.var('x'), sparseness_target=0.2, penalty=0.5, name='kl'); print(s.list_arguments(), s.list_auxiliary_states(), s.infer_shape(x=(3, 2))); e = s.simple_bind(mx.cpu(), x=(3, 2)); e.aux_dict['kl_moving_avg'][:] = 0.3; e.forward(is_train=True, x=nd.array([[.2, .5], [.3, .6], [.1, .7]])); e.backward(nd.ones((3, 2))); print(e.outputs, e.grad_dict['x'], e.aux_dict['kl_moving_avg'])
+"""
+
+LEGACY = r"""
+import os, tempfile; p = os.path.join(tempfile.mkdtemp(), 'a.rec'); w = mx.recordio.MXRecordIO(p, 'w')\nfor i in range(3): w.write(b'x' * i)\nw.write(b'\x0a\x23\xd7\xce' * 3 + b'z'); w.write(b'ab\x0a\x23\xd7\xce'); w.close(); import pathlib; print(pathlib.Path(p).read_bytes()); r = mx.recordio.MXRecordIO(p, 'r'); print([r.read() for _ in range(6)]); r.reset(); print(r.read())
+import os, tempfile; d = tempfile.mkdtemp(); w = mx.recordio.MXIndexedRecordIO(d + '/a.idx', d + '/a.rec', 'w')\nfor i in range(4): w.write_idx(i * 10, mx.recordio.pack(mx.recordio.IRHeader(0, i + 0.5, i, 0), b'q' * i)); print(w.tell())\nw.close(); r = mx.recordio.MXIndexedRecordIO(d + '/a.idx', d + '/a.rec', 'r'); print(r.keys, __import__('pathlib').Path(d + '/a.idx').read_text(), [mx.recordio.unpack(r.read_idx(k)) for k in (30, 0, 10)])
+h = mx.recordio.IRHeader(7, [1., 2, 3], 5, 6); s = mx.recordio.pack(h, b'data'); print(s); print(mx.recordio.unpack(s)); print(mx.recordio.unpack(mx.recordio.pack(mx.recordio.IRHeader(3, np.float32(2), 1, 0), b'')))
+import pickle, os, tempfile; p = os.path.join(tempfile.mkdtemp(), 'a.rec'); w = mx.recordio.MXRecordIO(p, 'w'); w.write(b'one'); w.close(); r = pickle.loads(pickle.dumps(mx.recordio.MXRecordIO(p, 'r'))); print(r.read(), r.writable); r.write(b'a')
+mx.recordio.MXRecordIO('/no/such/file.rec', 'r')
+mx.recordio.MXRecordIO('/tmp/x', 'q')
+import random; x = nd.arange(6 * 8 * 3).reshape((6, 8, 3)).astype('uint8'); I = mx.image; print(I.scale_down((6, 8), (12, 4)), I.imresize(x, 4, 3).shape, I.resize_short(x, 3).shape, I.fixed_crop(x, 1, 2, 3, 4), I.center_crop(x, (4, 3))[1], I.center_crop(x, (4, 3))[0].sum()); random.seed(3); print(I.random_crop(x, (4, 3))[1], I.random_size_crop(x, (4, 3), 0.3, (0.5, 2))[1], I.random_size_crop(x, (4, 3), (0.2, 0.3), (0.5, 2))[0].shape)
+import random; x = nd.arange(4 * 5 * 3).reshape((4, 5, 3)); I = mx.image\nfor a in (I.BrightnessJitterAug(0.3), I.ContrastJitterAug(0.3), I.SaturationJitterAug(0.3), I.HueJitterAug(0.3), I.ColorJitterAug(.1, .2, .3), I.LightingAug(0.1, np.array([55.46, 4.794, 1.148]), np.eye(3)), I.ColorNormalizeAug([1., 2, 3], [2., 2, 4]), I.RandomGrayAug(0.5), I.HorizontalFlipAug(0.7), I.CastAug(), I.CenterCropAug((3, 2)), I.ResizeAug(3), I.ForceResizeAug((4, 4)), I.RandomCropAug((3, 3)), I.RandomSizedCropAug((3, 3), 0.3, (0.5, 2)), I.SequentialAug([I.CastAug(), I.HorizontalFlipAug(1)])):\n    random.seed(5); np.random.seed(5); print(a.dumps() if not isinstance(a, I.LightingAug) else 'L', a(x.copy()).asnumpy().round(3).tolist())
+print([type(a).__name__ for a in mx.image.CreateAugmenter((3, 8, 8), resize=9, rand_crop=True, rand_resize=True, rand_mirror=True, mean=True, std=True, brightness=.1, contrast=.1, saturation=.1, hue=.1, pca_noise=.1, rand_gray=.1)], [type(a).__name__ for a in mx.image.CreateAugmenter((3, 8, 8))]); mx.image.CreateAugmenter((3, 8, 8), rand_resize=True)
+x = nd.arange(2 * 3 * 5 * 6).reshape((2, 3, 5, 6)); print(mx.image.imrotate(x, 30), mx.image.imrotate(x, nd.array([10, 100]), zoom_in=True), mx.image.imrotate(x[0], -45, zoom_out=True).sum()); mx.image.imrotate(x[0], nd.array([1, 2]))
+mx.image.imrotate(nd.ones((2, 2, 3), dtype='uint8'), 3)
+mx.image.imrotate(nd.ones((2, 2, 3)), 3, True, True)
+x = nd.arange(12).reshape((2, 2, 3)).astype('uint8'); print(mx.image.copyMakeBorder(x, 1, 0, 0, 2), mx.image.copyMakeBorder(x, 1, 0, 0, 2, type=4), mx.image.color_normalize(x.astype('float32'), nd.array([1, 2, 3]), nd.array([2, 2, 2])))
+c = mx.rnn.LSTMCell(3, prefix='l_'); o, s = c.unroll(2, sym.var('x'), layout='NTC', merge_outputs=True); g = sym.Group([o] + s); print(g.list_arguments(), g.list_outputs(), g.infer_shape(x=(2, 2, 4))[:2]); print([n for n in g.get_internals().list_outputs()])
+mx.random.seed(0); c = mx.rnn.GRUCell(3); o, s = c.unroll(3, [sym.var('a'), sym.var('b'), sym.var('c')]); g = sym.Group(o + s); print(g.list_arguments(), g.get_internals().list_outputs()); e = g.simple_bind(mx.cpu(), a=(2, 4), b=(2, 4), c=(2, 4))\nfor n in sorted(e.arg_dict): e.arg_dict[n][:] = nd.sin(nd.arange(e.arg_dict[n].size)).reshape(e.arg_dict[n].shape)\nprint(e.forward())
+for c in (mx.rnn.RNNCell(3), mx.rnn.RNNCell(3, activation='relu', prefix='q_'), mx.rnn.LSTMCell(3), mx.rnn.DropoutCell(0.5), mx.rnn.ResidualCell(mx.rnn.GRUCell(4)), mx.rnn.ZoneoutCell(mx.rnn.LSTMCell(4), 0.5, 0.5)):\n    o, s = c.unroll(2, sym.var('x'), merge_outputs=True); print(o.list_arguments(), o.list_outputs(), o.infer_shape(x=(2, 2, 4))[1], len(s))
+s = mx.rnn.SequentialRNNCell(); s.add(mx.rnn.LSTMCell(3, prefix='a_')); s.add(mx.rnn.DropoutCell(0.3)); s.add(mx.rnn.BidirectionalCell(mx.rnn.GRUCell(2, prefix='f_'), mx.rnn.RNNCell(2, prefix='b_'))); o, st = s.unroll(2, sym.var('x'), merge_outputs=True); print(o.list_arguments(), o.list_outputs(), o.infer_shape(x=(2, 2, 4))[1], s.state_info, s.state_shape); print(s.begin_state())
+c = mx.rnn.FusedRNNCell(3, num_layers=2, mode='lstm', bidirectional=True, get_next_state=True, prefix='f_'); o, s = c.unroll(2, sym.var('x'), layout='TNC', merge_outputs=True); g = sym.Group([o] + s); print(g.list_arguments(), g.list_outputs(), g.infer_shape(x=(2, 4, 5))); w = {'f_parameters': nd.arange(g.infer_shape(x=(2, 4, 5))[0][1][0])}; u = c.unpack_weights(w); print(sorted((k, v.shape, float(v.sum().asscalar())) for k, v in u.items())); print((c.pack_weights(u)['f_parameters'] == w['f_parameters']).sum()); print(c.unfuse().unroll(2, sym.var('x'))[0][0].list_arguments())
+c = mx.rnn.LSTMCell(2, prefix='l_'); w = {'l_i2h_weight': nd.arange(24).reshape((8, 3)), 'l_h2h_weight': nd.arange(16).reshape((8, 2)), 'l_i2h_bias': nd.arange(8), 'l_h2h_bias': nd.arange(8), 'z': nd.ones(1)}; u = c.unpack_weights(w); print(sorted((k, v.asnumpy().tolist()) for k, v in u.items())); print(sorted((k, v.shape) for k, v in c.pack_weights(u).items()))
+for mode in ('rnn_relu', 'rnn_tanh', 'gru'): c = mx.rnn.FusedRNNCell(2, 2, mode=mode, dropout=0.3); print(c.unroll(3, sym.var('x'), layout='TNC')[0].list_outputs(), [x.name for x in c.unfuse().unroll(3, sym.var('x'))[0]])
+mx.rnn.FusedRNNCell(2)(sym.var('x'), [])
+c = mx.rnn.LSTMCell(2); mx.rnn.ZoneoutCell(c); c.begin_state()
+for K in (mx.rnn.ConvRNNCell, mx.rnn.ConvLSTMCell, mx.rnn.ConvGRUCell):\n    c = K((1, 3, 8, 8), 4, i2h_kernel=(3, 3), i2h_pad=(1, 1)); o, s = c.unroll(2, sym.var('x'), merge_outputs=True, layout='NTC'); print(o.list_arguments(), c.state_info, o.infer_shape(x=(2, 2, 3, 8, 8))[1], [x.name for x in s])
+p = mx.rnn.RNNParams('z_'); a, b = mx.rnn.GRUCell(2, prefix='z_', params=p), mx.rnn.GRUCell(2, prefix='z_', params=p); print(sym.Group(a.unroll(1, [sym.var('x')])[0] + b.unroll(1, [sym.var('y')])[0]).list_arguments())
+print(mx.rnn.encode_sentences([['a', 'b', 'a'], ['c']]), mx.rnn.encode_sentences([['a', 'q']], {'a': 1, 'u': 2}, unknown_token='u')); mx.rnn.encode_sentences([['q']], {'a': 1})
+import random; random.seed(1); np.random.seed(1); it = mx.rnn.BucketSentenceIter([[1, 2, 3], [4, 5], [6, 7, 8], [1, 2], [9] * 9], 2, buckets=[2, 4], invalid_label=0); print(it.default_bucket_key, it.provide_data, it.provide_label)\nfor b in it: print(b.bucket_key, b.data[0].asnumpy().tolist(), b.label[0].asnumpy().tolist(), b.provide_data)
+print(mx.init.FusedRNN(mx.init.Xavier(), 2, 1, 'lstm').dumps()); a = nd.zeros((2 * 4 * (3 + 2 + 2),)); mx.init.FusedRNN(mx.init.Constant(3), 2, 1, 'lstm', forget_bias=5.)(mx.init.InitDesc('x_weight'), a); print(a)
+def gen(n):\n    x = sym.split(sym.var('data'), num_outputs=n, axis=1, squeeze_axis=True); w = sym.var('w_weight'); o = 0\n    for i in range(n): o = o + sym.FullyConnected(x[i] if n > 1 else x, w, no_bias=True, num_hidden=2)\n    return sym.SoftmaxOutput(o, name='softmax'), ('data',), ('softmax_label',)\nm = mx.mod.BucketingModule(gen, default_bucket_key=3); print(m.data_names, m.output_names); m.bind([('data', (2, 3, 4))], [('softmax_label', (2,))]); m.init_params(mx.init.Constant(0.1)); m.init_optimizer(optimizer='sgd', optimizer_params={'learning_rate': 0.5, 'momentum': 0.9})\nD = mx.io.DataDesc\nfor k in (3, 2, 1, 3, 2):\n    b = mx.io.DataBatch([nd.sin(nd.arange(2 * k * 4)).reshape((2, k, 4))], [nd.array([0, 1])], bucket_key=k, provide_data=[D('data', (2, k, 4))], provide_label=[D('softmax_label', (2,))]); m.forward(b); m.backward(); m.update(); print(m.get_outputs()[0].asnumpy().round(4).tolist())\nprint(m.get_params()[0]['w_weight'].asnumpy().round(4).tolist(), m.data_shapes, sorted(m.get_params()[0]))
+x = sym.var('data'); c = mx.rnn.LSTMCell(2, prefix='l_', forget_bias=2.0); o, _ = c.unroll(2, x, merge_outputs=True); m = mx.mod.Module(sym.SoftmaxOutput(sym.reshape(o, shape=(0, -1)), name='softmax')); m.bind([('data', (2, 2, 3))], [('softmax_label', (2,))]); m.init_params(mx.init.Xavier()); print(m.get_params()[0]['l_i2h_bias'], m.get_params()[0]['l_h2h_bias'])
+import logging; logging.disable(logging.CRITICAL); P = mx.model.BatchEndParam; m = mx.metric.create('acc'); m.update([nd.array([1])], [nd.array([[0.2, 0.8]])]); [c(P(0, 2, m, None)) for c in (mx.callback.ProgressBar(4), mx.callback.log_train_metric(2), mx.callback.LogValidationMetricsCallback())]; print(m.get())
+T = gluon.data.vision.transforms; x = nd.arange(75).reshape((3, 5, 5)); print(T.Rotate(30)(x).asnumpy().round(3)[0]); np.random.seed(1); print(T.RandomRotation((-30, 60), zoom_in=True)(x).asnumpy().round(3)[1]); print(T.RandomRotation((1, 2), rotate_with_proba=0)(x) is x); T.RandomRotation((3, 1))
+T = gluon.data.vision.transforms; x = nd.ones((4, 4, 3)); print([t(x).shape for t in (T.RandomHue(0.2), T.RandomColorJitter(.1, .1, .1, .1), T.RandomLighting(0.1))])
+import tempfile; d = tempfile.mkdtemp(); w = mx.recordio.MXIndexedRecordIO(d + '/a.idx', d + '/a.rec', 'w'); [w.write_idx(i, b'r%d' % i) for i in range(3)]; w.close(); r = gluon.data.RecordFileDataset(d + '/a.rec'); print(len(r), r[0], r[2]); r._record.close()
+e = sym.FullyConnected(sym.var('x'), num_hidden=2, name='f').simple_bind(mx.cpu(), x=(4, 3)); e.arg_dict['f_weight'][:] = 2; f = e.reshape(x=(2, 3)); print(f.arg_dict['x'].shape, f.forward(x=nd.ones((2, 3)))[0]); f.arg_dict['f_weight'][:] = 3; print(e.arg_dict['f_weight']); e.reshape(x=(8, 3))
+print(sym.linspace(0, 1, 3).eval()[0], sym.split_v2(sym.var('x'), 2).eval(x=nd.arange(4)), sym.split_v2(sym.var('x'), (1, 3)).eval(x=nd.arange(4)))
+x = nd.zeros((2, 2)); nd._internal._set_value(src=3.0, out=x); print(x)
+s, t, c = nd.contrib.rand_zipfian(nd.array([3]), 4, 5); print(s.dtype, s.shape, t, c.shape, c.dtype)
+net = nn.Dense(2, in_units=2); net.initialize(ctx=[mx.cpu(0), mx.cpu(1)]); print(net.collect_params().list_ctx()); o = mx.optimizer.create('adam'); w = nd.ones(2); s = o.create_state_multi_precision(0, w); o.update_multi_precision(0, w, nd.ones(2), s); print(w)
+o = sym.SoftmaxOutput(sym.FullyConnected(sym.var('data'), sym.var('fc_weight', lr_mult=0.5), num_hidden=2, name='fc'), name='softmax'); m = mx.mod.Module(o); m.bind([('data', (2, 3))], [('softmax_label', (2,))]); m.init_params(arg_params={'fc_weight': nd.ones((2, 3)), 'fc_bias': nd.ones(2)}, aux_params={}); m.init_optimizer(optimizer_params={'learning_rate': .1, 'wd': .5}); m.forward(mx.io.DataBatch([nd.zeros((2, 3))], [nd.array([0, 1])])); m.backward(); m.update(); print(m.get_params()[0])
+print(mx.util.is_np_array(), mx.util.is_np_shape())
+"""
+
+# They need a decoder of images.
+IMAGES = r"""
+I = mx.image; a = I.imread(files + '/a.png'); print(a.shape, a.dtype, a[3, 4], I.imread(files + '/a.png', 0).shape, I.imread(files + '/a.png', to_rgb=False)[3, 4], I.imread(files + '/gray.png').shape, I.imread(files + '/gray.png', 0).sum())
+I = mx.image; b = I.imdecode(__import__('pathlib').Path(files + '/b.jpg').read_bytes()); print(b.shape, b[::6, ::9]); print(I.imdecode(nd.array(np.frombuffer(__import__('pathlib').Path(files + '/b.jpg').read_bytes(), 'uint8'), dtype='uint8')).astype('int32').sum())
+mx.image.imdecode(b'nonsense')
+mx.image.imdecode(b'')
+mx.image.imread('/no/such.png')
+it = mx.image.ImageIter(2, (3, 20, 20), imglist=[[1.5, 'a.png'], [2, 'c.png'], [3, 'a.png']], path_root=files); print(it.provide_data, it.provide_label)\nfor b in it: print(b.pad, b.label[0].asnumpy().tolist(), b.data[0].shape, b.data[0].asnumpy().sum((1, 2, 3)).tolist())\nit.reset(); print(len(list(it)))
+for how in ('pad', 'discard', 'roll_over'):\n    it = mx.image.ImageIter(2, (3, 20, 20), imglist=[[float(i), 'a.png'] for i in range(5)], path_root=files, last_batch_handle=how)\n    for r in range(3): print(how, [(b.pad, b.label[0].asnumpy().tolist()) for b in it]); it.reset()
+import tempfile; d = tempfile.mkdtemp(); w = mx.recordio.MXIndexedRecordIO(d + '/a.idx', d + '/a.rec', 'w')\nfor i, n in enumerate(('a.png', 'c.png', 'b.jpg')): w.write_idx(i, mx.recordio.pack(mx.recordio.IRHeader(0, i, i, 0), __import__('pathlib').Path(files + '/' + n).read_bytes()))\nw.close()\nfor given in ({}, {'path_imgidx': d + '/a.idx', 'num_parts': 3, 'part_index': 1}): it = mx.image.ImageIter(1, (3, 16, 16), path_imgrec=d + '/a.rec', resize=18, mean=True, std=True, **given); print([(b.label[0].asnumpy().tolist(), b.data[0].asnumpy().round(2).mean((2, 3)).tolist()) for b in it])
+mx.image.ImageIter(2, (1, 20, 20), imglist=[[1, 'a.png']], path_root=files)
+mx.image.ImageIter(2, (3, 20, 20))
+import os, shutil, tempfile; d = tempfile.mkdtemp(); [(os.makedirs(d + '/' + c), shutil.copy(files + '/' + n, d + '/' + c)) for c, n in (('cat', 'a.png'), ('dog', 'c.png'), ('cat', 'b.jpg')) if not os.path.exists(d + '/' + c)]; s = gluon.data.vision.ImageFolderDataset(d); print(len(s), s.synsets, s[1][0].shape, s[1][1], [(os.path.basename(n), l) for n, l in s.items]); print(gluon.data.vision.ImageFolderDataset(d, flag=0, transform=lambda i, l: (int(i.astype('int32').sum().asscalar()), l))[0])
+import tempfile, pathlib; d = tempfile.mkdtemp(); w = mx.recordio.MXIndexedRecordIO(d + '/a.idx', d + '/a.rec', 'w'); [w.write_idx(i, mx.recordio.pack(mx.recordio.IRHeader(0, i + 5, i, 0), pathlib.Path(files + '/' + n).read_bytes())) for i, n in enumerate(('a.png', 'c.png'))]; w.close(); s = gluon.data.vision.ImageRecordDataset(d + '/a.rec'); print(len(s), s[1][0][2, 3], s[1][1], s[0][0].shape); s._record.close()
+import tempfile, pathlib; d = tempfile.mkdtemp(); w = mx.recordio.MXRecordIO(d + '/a.rec', 'w'); [w.write(mx.recordio.pack(mx.recordio.IRHeader(0, i, i, 0), pathlib.Path(files + '/' + n).read_bytes())) for i, n in enumerate(('a.png', 'c.png', 'a.png'))]; w.close(); it = mx.io.ImageRecordIter(path_imgrec=d + '/a.rec', data_shape=(3, 24, 32), batch_size=2, mean_r=10, mean_g=20, std_b=2., scale=.5, preprocess_threads=1); print([(b.data[0].shape, b.label[0].asnumpy().tolist(), b.pad, b.data[0][:, :, 3, 4].asnumpy().tolist()) for b in it])
+"""
+
 
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
-    return [line.replace("\\n", "\n") for line in found]
+    return [line.replace("\\n", "\n") for line in found] + scripts()
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA, MODULES, OPTIMIZERS, LAYERS, OLD_CODE]
+def scripts() -> list[str]:
+    """Whole scripts, each with the beginning that all have."""
+    text = (Path(__file__).parent / "fixtures" / "scripts.txt").read_text(encoding="utf-8")
+    beginning, *found = (part.partition("\n")[2].strip() + "\n" for part in text.split("\n### ")[1:])
+    return [beginning + script for script in found]
+
+
+PARTS = [
+    ARRAYS,
+    GRADIENTS,
+    ENGINE,
+    SYMBOLS,
+    GLUON,
+    RECURRENT,
+    TRAINING,
+    DATA,
+    MODULES,
+    OPTIMIZERS,
+    LAYERS,
+    OLD_CODE,
+    LOOPS,
+    LEGACY,
+    IMAGES,
+]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

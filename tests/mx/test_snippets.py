@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ INSIDE = re.compile(r"(?<=\[)\s+|\s+(?=\])")
 ANSWERS = json.loads((Path(__file__).parent / "fixtures" / FIXTURE).read_text(encoding="utf-8"))
 SCOPE = {name: getattr(mx, name, None) for name in ("nd", "sym", "autograd", "gluon")}
 SCOPE |= {"mx": mx, "np": np, "nn": mx.gluon.nn, "rnn": mx.gluon.rnn}
+SCOPE["files"] = str(Path(__file__).parent / "fixtures" / "images")
+NEEDS_PILLOW = {code for code in snippets() if "files" in code or "imdecode" in code or "imread" in code}
 
 
 def form(text: str) -> str:
@@ -26,10 +30,20 @@ def form(text: str) -> str:
     return SPACES.sub(" ", INSIDE.sub("", NUMBER.sub("#", text)))
 
 
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A program's `logging.disable` is the whole process's."""
+    before = logging.root.manager.disable
+    yield
+    logging.disable(before)
+
+
 @pytest.mark.parametrize("code", snippets(), ids=range(len(snippets())))
 def test_a_program_prints_what_it_prints_with_mxnet(code: str) -> None:
     if ANSWERS[code] is None:
         pytest.skip("the real MXNet's process ended here")
+    if code in NEEDS_PILLOW:
+        pytest.importorskip("PIL")
     naming.managers[:] = [NameManager()]  # MXNet's process was new, too
     mine, its = printed(code, SCOPE), ANSWERS[code]
     if mine != its:  # the last digits of numbers may be others

@@ -83,6 +83,18 @@ def merge(g: Draft, n: int, m: int) -> Sequence[Value]:
     return [rows, every, g.build("sum", rows, dimensions=(0,), keep=False), g.build("reshape", every, shape=(n, m, 4))]
 
 
+def merge_repeated(g: Draft, n: int, m: int) -> Sequence[Value]:
+    """Channels that are each the same at all pixels: of all of them together no prefix counts."""
+    repeated = g.build("expand", g.input(3, 1, 1), shape=(3, n, m))
+    every = g.build("reshape", repeated, shape=(3 * n * m,))
+    groups = g.build("reshape", g.build("expand", g.input(n, 1, 2), shape=(n, m, 2)), shape=(n, m * 2))
+    return [
+        *(g.build(op, every, dimensions=(0,), keep=False) for op in ("sum", "max")),
+        g.build("sum", groups, dimensions=(1,), keep=False),
+        g.build("reshape", every, shape=(3, n, m)),
+    ]
+
+
 def take_apart(g: Draft, n: int, m: int) -> Sequence[Value]:
     heads = g.build("reshape", g.input(n, m, 6), shape=(n, m, 2, 3))
     return [g.build("reshape", g.build("permute", heads, order=(0, 2, 1, 3)), shape=(n, 2 * m * 3))]
@@ -236,6 +248,26 @@ def convolution(g: Draft, n: int, m: int) -> Sequence[Value]:
     ]
 
 
+def convolutions_in_turn(g: Draft, n: int, m: int) -> Sequence[Value]:
+    """Images that only kernels see, between one window and the next; wide and narrow enough for each way."""
+    first = g.build("convolution", g.input(1, 16, n + 2, m + 2), g.input(16, 16, 3, 3), **PLAIN)
+    bent = g.build("tanh", first)
+    second = g.build("convolution", bent, g.input(8, 16, 3, 3), **{**PLAIN, "stride": (2, 2)})
+    alone = g.build("convolution", bent, g.input(16, 1, 3, 3), **{**PLAIN, "groups": 16})
+    wide = g.build("convolution", bent, g.input(16, 16, 3, 3), **{**PLAIN, "dilation": (2, 2), "padding": (2, 2)})
+    one = g.build("convolution", bent, g.input(4, 16, 1, 1), **{**PLAIN, "stride": (2, 2), "padding": (0, 0)})
+    largest, _ = g.items(g.build("max_pool", bent, **MAX_POOL))
+    both = g.build("add", g.build("add", wide, first), alone)
+    return [second, one, largest, both]
+
+
+def convolutions_of_many(g: Draft, n: int, m: int) -> Sequence[Value]:
+    """Blocks of one pixel of several images, whose windows see much of what is outside."""
+    wide = {**PLAIN, "padding": (4, 1)}
+    first = g.build("convolution", g.input(n, 16, m, 3), g.input(16, 16, 5, 3), **wide)
+    return [g.build("convolution", g.build("tanh", first), g.input(8, 16, 5, 3), **wide)]
+
+
 def input_gradient(g: Draft, n: int, m: int) -> Sequence[Value]:
     shape = (n, 3, m + 2, 9)
     weight = g.input(4, 3, 3, 3)
@@ -279,7 +311,7 @@ CASES: dict[str, dict[str, Case]] = {
     "elementwise": {"select": elementwise, "cast": cast},
     "expand": {"behind": expand, "in front": expand_in_front},
     "permute": {"three": permute},
-    "reshape": {"merged": merge, "taken apart": take_apart},
+    "reshape": {"merged": merge, "merged of repeated": merge_repeated, "taken apart": take_apart},
     "iota": {"along": iota},
     **{op: {"some": reduction(op), "merged": of_merged(op)} for op in ("sum", "prod", "min", "max")},
     **{op: {"some": reduction(op, BOOLS)} for op in ("any", "all")},
@@ -309,7 +341,7 @@ CASES: dict[str, dict[str, Case]] = {
     "gather": {"some": gather},
     "scatter": {"fixed": scatter},
     **{op: {"some": scatter_with(op)} for op in ("scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
-    "convolution": {"some": convolution},
+    "convolution": {"some": convolution, "in turn": convolutions_in_turn, "of many": convolutions_of_many},
     "convolution_input_gradient": {"some": input_gradient},
     "convolution_weight_gradient": {"some": weight_gradient},
     "max_pool": {"some": max_pool},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,8 @@ import torch
 from tests.passes.bounded_cases import CASES, Case, Draft
 
 from weft.ir.extents import extent_of_size
-from weft.ir.graph import Graph, Result, Value
+from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.interpreter import interpret
-from weft.ir.lifted import LiftedGraph
 from weft.ir.types import NumberType, TensorType
 from weft.ir.verifier import verify
 from weft.passes.bounded import RULES, bounded
@@ -80,9 +80,46 @@ def part(result: torch.Tensor, within: Within, shape: Sequence[int], sizes: dict
     return result.reshape(whole)[tuple(map(slice, counts))].reshape(tuple(shape))
 
 
+def random_norms(seed: int) -> Case:
+    """Reductions, repetitions, and reshapes that merge and take apart, of up to three dimensions that vary."""
+
+    def case(g: Draft, n: int, m: int) -> Sequence[Value]:
+        choose = random.Random(seed)
+        sizes = [choose.choice((n, m, 2, 3)) for _ in range(choose.randint(2, 4))]
+        wide = g.input(*sizes)
+        found = []
+        for _ in range(4):
+            ones = tuple(size if choose.random() < 0.6 else 1 for size in sizes)
+            part = g.build("expand", g.input(*ones), shape=tuple(sizes))
+            x = g.build("mul", part, wide) if choose.random() < 0.4 else part
+            first = choose.randrange(len(sizes) - 1)
+            last = choose.randint(first + 1, len(sizes) - 1)
+            whole = math.prod(sizes[first : last + 1])
+            rows = g.build("reshape", x, shape=(*sizes[:first], whole, *sizes[last + 1 :]))
+            op = choose.choice(("sum", "max", "min"))
+            number = g.build(op, rows, dimensions=(first,), keep=True)
+            again = g.build("expand", number, shape=(*sizes[:first], whole, *sizes[last + 1 :]))
+            apart = g.build("reshape", g.build("sub", rows, again), shape=tuple(sizes))
+            over = tuple(place for place in range(len(sizes)) if choose.random() < 0.5)
+            found += [number, apart, g.build("reshape", again, shape=tuple(sizes))]
+            found += [g.build("sum", one, dimensions=over, keep=False) for one in found[-2:]] if over else []
+        return found
+
+    return case
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_norms_of_any_dimensions_are_those_of_the_sizes_of_a_call(seed: int) -> None:
+    check(random_norms(seed))
+
+
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in CASES.items() for name in cases])
 def test_a_rule_gives_at_any_sizes_what_the_op_gives(rule: str, name: str) -> None:
-    case = CASES[rule][name]
+    check(CASES[rule][name])
+
+
+def check(case: Case) -> None:
+    """Compare a graph of the largest sizes with those of the sizes of calls, NaN behind the inputs."""
     found, numbers = largest(case)
     for seed, given in enumerate(SIZES):
         sizes = dict(zip(numbers, given, strict=True))

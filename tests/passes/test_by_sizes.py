@@ -6,8 +6,7 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.ir.extents import extent_of_size
-from weft.ir.graph import Graph, Result, Value
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.ops import build
 from weft.ir.types import NumberType, contiguous
 from weft.passes.bounded import bounded

@@ -4,7 +4,7 @@ import torch
 
 from weft.ir.graph import Graph
 from weft.ir.parser import parse_graph
-from weft.passes.cse import share_common_subexpressions
+from weft.passes.redundancy import share_common_subexpressions
 from weft.passes.rewrite import Groups, sources
 from weft.passes.simplify import simplify
 

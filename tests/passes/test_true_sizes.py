@@ -12,12 +12,12 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.extents import Extent, extent_of_size
-from weft.ir.graph import Graph, Result, Value
+from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.interpreter import interpret
-from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import NumberType, TensorType, TupleType, Type, UnsizedType, contiguous
 from weft.ir.verifier import verify
+from weft.passes import true_sizes
 from weft.passes.bounded import bounded
 from weft.passes.true_sizes import CUT, PUT, UnforeseenSizesError
 from weft.passes.within import UnboundedError
@@ -175,3 +175,9 @@ def test_strides_are_those_of_the_order_in_memory() -> None:
     kind = TensorType(F32, (4, 3), (1, 4))
     found = torch.ops.weft.put_in_largest(torch.randn(2, 3), [2, 3], kind.shape, kind.strides)
     assert found.stride() == kind.strides
+
+
+def test_what_is_repeated_is_put_into_larger_memory_once() -> None:
+    x = torch.tensor([[1.0], [2.0]]).expand(2, 3)
+    found = true_sizes._put(x, (2, 3), (4, 5), (1, 0))
+    assert torch.equal(found[:2, :3], x)

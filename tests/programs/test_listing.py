@@ -1,5 +1,6 @@
 """What is printed of a program says what runs: small ops in machine code, and why PyTorch runs the rest."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,4 +124,5 @@ def test_reprs_of_a_program_and_its_timeline_are_a_line() -> None:
     timeline = program.timeline()
     assert repr(timeline).startswith("<timeline of a call: ")
     assert all("\n" not in text and len(text) < 160 for text in (repr(program), repr(timeline)))
+    assert re.fullmatch(r"<plan: \d+ kernels? in 1 region; print it to see them>", repr(program.plan))
     assert "<svg" in timeline._repr_html_()

@@ -5,11 +5,14 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 
 import weft
+from weft.compile.pipeline import compile_traced
+from weft.programs import program
 from weft.runtime.process_memory import without_collection
 
 
@@ -66,13 +69,14 @@ def test_a_forked_child_does_not_wait_for_blocks_of_other_threads(own_block: boo
     assert gc.isenabled()
 
 
-def test_a_program_is_made_without_collecting_and_runs_with_it() -> None:
+def test_a_program_is_made_without_collecting_and_runs_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def compiled(*given: Any, **named: Any) -> Any:
         seen.append(gc.isenabled())
-        return x + 1
+        return compile_traced(*given, **named)
 
-    assert torch.equal(weft.hybridize(function)(torch.zeros(3)), torch.ones(3))
+    monkeypatch.setattr(program, "compile_traced", compiled)
+    assert torch.equal(weft.hybridize(lambda x: x + 1)(torch.zeros(3)), torch.ones(3))
     assert seen == [False]
     assert gc.isenabled()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.trace.traces import lines, traced
 
+import weft
 from weft.errors import UnsupportedError
 from weft.ir.interpreter import interpret
 from weft.ir.types import type_of
@@ -71,3 +72,20 @@ def test_a_backward_that_cannot_be_traced_fails_when_it_runs() -> None:
     assert found.gradient is not None
     with pytest.raises(UnsupportedError, match="Python number"):
         found.gradient.backward((type_of(torch.ones(2)),))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_written_into_a_copy_that_reshape_made_has_a_gradient(*, several: bool) -> None:
+    def rows(x: torch.Tensor) -> Any:
+        copy = x.t().reshape(2, 6)
+        copy[0] = copy[1]
+        copy[:, 1].mul_(3)
+        return (copy, copy[1]) if several else copy
+
+    found = []
+    for function in (rows, weft.hybridize(rows)):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+        results = function(x * 1)
+        sum(one.square().sum() for one in (results if several else (results,))).backward()
+        found.append(x.grad)
+    assert torch.equal(*found)

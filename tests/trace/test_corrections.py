@@ -29,6 +29,10 @@ CASES = {
         lambda x, y: (x[:, :, :, None] - y.permute(1, 2, 0)[:, :, None, :]).square(),
         (torch.ones(32, 1, 8), torch.ones(1, 32, 32).transpose(-1, 0)),
     ),
+    "channels that are shuffled where they come last": (
+        lambda x: torch.channel_shuffle(x, 2),
+        (torch.ones(2, 4, 3, 5).contiguous(memory_format=torch.channels_last),),
+    ),
     "rms_norm of nothing": (lambda x, w: torch.rms_norm(x, (1,), w), (torch.ones(0, 1), torch.ones(1))),
 }
 

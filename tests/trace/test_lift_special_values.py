@@ -138,5 +138,13 @@ def test_powers_by_a_number_agree(exponent: float, dtype: torch.dtype) -> None:
     same(lambda x: x**exponent, torch.tensor(numbers).to(dtype))
 
 
+@pytest.mark.parametrize("scale", [2, 3])
+def test_gradients_of_repeated_pixels_are_sums_from_zero_on(scale: int) -> None:
+    special = torch.tensor([-0.0, 0.0, math.nan, math.inf, -math.inf, 1.0])
+    gradient = special.repeat_interleave(6 * scale * scale).reshape(1, 6, 2 * scale, 3 * scale)
+    sizes = [2 * scale, 3 * scale], [1, 6, 2, 3]
+    same(lambda given: torch.ops.aten.upsample_nearest2d_backward(given, *sizes), gradient)
+
+
 def test_the_lists_name_rules() -> None:
     assert {f"aten.{name}.default" for name in UNARY} | {f"aten.{name}" for name in BINARY} <= RULES.keys()

@@ -92,3 +92,43 @@ def test_a_layer_of_float16_is_left_to_pytorch() -> None:
 def test_no_rows_give_no_rows() -> None:
     net = quantised(small())
     assert weft.hybridize(net)(torch.zeros(2, 65)).shape == (2, 9)
+
+
+@pytest.mark.parametrize("sizes", [(32, 64, 24), (1, 16, 8), (17, 63, 33), (2, 1, 1), (5, 128, 1), (0, 8, 8)], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_bytes_with_signs_are_exact(sizes: tuple[int, int, int], transposed: bool) -> None:
+    rows, inner, columns = sizes
+    torch.manual_seed(rows)
+    shape = (columns, inner) if transposed else (inner, columns)
+    weight = torch.randint(-128, 128, shape, dtype=torch.int8)
+    right = weight.t() if transposed else weight
+    by_weight = weft.hybridize(lambda x: torch._int_mm(x, right))
+    by_given = weft.hybridize(torch._int_mm)
+    for x in (torch.randint(-128, 128, (rows, inner), dtype=torch.int8), torch.full((rows, inner), -128).char()):
+        expected = (x.long() @ right.long()).int()
+        assert torch.equal(by_weight(x), expected)
+        assert torch.equal(by_given(x, right), expected)
+
+
+def test_bytes_of_weights_that_operators_read_are_handed_out() -> None:
+    weight = torch.randint(-128, 128, (6, 4), dtype=torch.int8)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ weight.t().float(), torch.histc((weight.t() + 1).float(), 4), (weight.t() + 1)
+
+    hybrid, x = weft.hybridize(function, whole=True), torch.randn(3, 4)
+    for found, expected in zip(hybrid(x), function(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+@torch.no_grad()
+def test_weights_of_bytes_are_read_as_such(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(rows)
+    weight, scale, x = torch.randint(0, 127, (37, 66), dtype=dtype), torch.rand(37), torch.randn(rows, 66)
+    hybrid = weft.hybridize(lambda x: (x @ weight.to(x.dtype).t()) * scale)
+    for _ in range(2):
+        exact = (x.double() @ weight.double().t()) * scale.double()
+        torch.testing.assert_close(hybrid(x).double(), exact, rtol=1e-5, atol=1e-2)
+        weight.add_(1)

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import weft
 from weft.trace.random_state import OwnGenerators, RandomLedger
 
 
@@ -104,3 +107,50 @@ def test_seeding_another_generator_is_noticed_and_undone() -> None:
     generator.manual_seed(3)
     assert watched.restore()
     assert torch.equal(generator.get_state(), before)
+
+
+def test_a_moment_that_code_goes_back_to_leads_to_another_one(values: Emitted) -> None:
+    ledger = RandomLedger(values.emit)
+    before = torch.get_rng_state()
+    draw(ledger)
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    draw(ledger)  # perhaps more numbers, or fewer
+    torch.set_rng_state(after)
+    ledger.finish()
+    assert values.ops().count("set_random_state") == 2
+    ledger.restore()
+
+
+def draws_twice_from_one_moment(x: torch.Tensor) -> torch.Tensor:
+    before = torch.get_rng_state()
+    few = torch.rand(3)
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    more = torch.rand(5)
+    torch.set_rng_state(after)
+    return x + few.sum() + more.sum()
+
+
+def test_a_stream_goes_on_where_code_puts_it_back() -> None:
+    found = []
+    for function in (draws_twice_from_one_moment, weft.hybridize(draws_twice_from_one_moment)):
+        torch.manual_seed(1)
+        found.append([torch.cat([function(torch.ones(2)), torch.rand(1)]) for _ in range(3)])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_backward_that_draws_again_leaves_the_stream_as_it_finds_it() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.4), nn.Tanh(), nn.Linear(8, 8))
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = checkpoint(net, x, use_reentrant=False)
+        return found * 2
+
+    x, found = torch.randn(4, 8, requires_grad=True), []
+    for function in (part, weft.hybridize(part)):
+        torch.manual_seed(1)
+        total = function(x).sum()
+        torch.rand(2)  # by others, between forward and backward
+        found.append([*torch.autograd.grad(total, [x]), torch.rand(1)])
+    torch.testing.assert_close(found[1], found[0])

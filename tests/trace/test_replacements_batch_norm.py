@@ -31,7 +31,7 @@ def test_all_batches_count_alike() -> None:
         )
         torch.testing.assert_close([*ours.buffers()], [*plain.buffers()])
     torch.testing.assert_close(ours.eval()(x), plain.eval()(x))
-    assert ours.forward.traces <= 3  # type: ignore[union-attr]
+    assert ours.forward.traces <= 4  # type: ignore[union-attr]
 
 
 def test_update_bn_computes_statistics_anew() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import weft
 from weft.ir.types import type_of
 from weft.trace.interception.capture import Interception, storage_key
-from weft.trace.results.result_rules import RESULT_RULES
+from weft.trace.results.result_rules import IN_PLACE, RESULT_RULES, row_by_rule, stays_in_place
 
 OPERATORS = {
     "aten.view.default": torch.ops.aten.view.default,
@@ -109,3 +110,53 @@ def test_what_is_no_usual_tensor_or_number_is_left_to_pytorch() -> None:
     assert RESULT_RULES["aten.select.int"]((usual, 0, 2)) is None
     assert "aten.alias.default" not in RESULT_RULES
     assert RESULT_RULES["aten.t.default"]((usual,)) is not None
+
+
+FORMS = ({}, {"memory_format": torch.contiguous_format}, {"memory_format": torch.preserve_format})
+
+
+@pytest.mark.parametrize("seed", range(SAMPLES // 100))
+def test_copies_lie_as_pytorch_says(seed: int) -> None:
+    draw, taken = random.Random(seed), 0
+    interception = Interception(None)  # type: ignore[arg-type]
+    for _ in range(100):
+        tensor = tensors(draw).to(draw.choice((torch.float32, torch.int64, torch.bool)))
+        stand_in = interception.placeholder(type_of(tensor))
+        for keywords in FORMS:
+            row = row_by_rule("aten.clone.default", (stand_in,), keywords)
+            if row is not None:
+                taken += 1
+                assert row.results[0] is not None
+                assert row.results[0].type == type_of(torch.ops.aten.clone.default(tensor, **keywords))
+    assert taken > 200
+    pixels = {"memory_format": torch.channels_last}
+    stand_in = interception.placeholder(type_of(torch.ones(2, 3, 4, 5)))
+    assert row_by_rule("aten.clone.default", (stand_in,), pixels) is None
+
+
+@pytest.mark.parametrize("target", IN_PLACE)
+def test_what_stays_in_place_is_what_pytorch_leaves_there(target: str) -> None:
+    interception = Interception(None)  # type: ignore[arg-type]
+    namespace, name, _ = target.split(".")
+    operator = getattr(getattr(torch.ops, namespace), name)
+    dense = torch.rand(3, 4, 5)
+    for tensor in (dense, dense.permute(2, 0, 1), dense[:, :2], dense.double(), dense[0, 0].expand(3, 5)):
+        stand_in = interception.placeholder(type_of(tensor))
+        stays = stays_in_place(target, (stand_in,), {})
+        fills = tensor.dtype is torch.float32 and tensor.numel() == tensor.untyped_storage().nbytes() // 4
+        assert stays == (fills and (tensor.is_contiguous() or "hardtanh" not in target))
+        if stays:
+            before = type_of(tensor)
+            assert operator(tensor) is tensor
+            assert type_of(tensor) == before
+    assert not stays_in_place(target, (torch.rand(3),), {})
+
+
+def test_activations_in_place_are_eagers() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch.nn.functional.hardswish(y, inplace=True)
+        return torch.nn.functional.silu(y.t(), inplace=True) + y.t()
+
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(weft.hybridize(work)(x), work(x))

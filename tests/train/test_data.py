@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.train import data
-from weft.train.data import Batches, ImageData, sample_order, synthetic_images
-from weft.train.download import download, read_idx
+from weft.train.data import Batches, ImageData, download, read_idx, sample_order, synthetic_images
 
 
 @given(length=st.integers(0, 3000), seed=st.integers(-5, 2**70), epoch=st.integers(0, 2**40))

@@ -70,6 +70,10 @@ def test_history_is_a_list_that_a_notebook_shows_with_curves() -> None:
     assert shown.count("<polyline") == 2
     assert str(history).splitlines()[0].split() == ["epoch", "loss", "seconds", "test_acc"]
     assert "<polyline" not in History()._repr_html_()
+    long = repr(History({"epoch": float(number), "loss": 1.0} for number in range(1, 501)))
+    assert [line.split()[0] for line in long.splitlines()][:7] == ["epoch", "1", "2", "3", "4", "...", "486"]
+    assert long.splitlines()[-1].split()[0] == "500"
+    assert len(long.splitlines()) < 24
     assert str(History()) == ""
 
 

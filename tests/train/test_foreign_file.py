@@ -138,7 +138,7 @@ def test_a_path_below_a_file_is_an_error_of_checkpoints(tmp_path: Path) -> None:
 
 def test_threads_that_read_at_the_same_time_leave_no_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"model": model().state_dict(), "best": np.float64(0.5)}, tmp_path / "net.pt")
-    before, load, both = torch.serialization.get_safe_globals(), torch.load, threading.Barrier(2)
+    before, load, both = {*torch.serialization.get_safe_globals()}, torch.load, threading.Barrier(2)
     met: list[int] = []
 
     def slowly(*given: Any, **named: Any) -> Any:
@@ -153,7 +153,7 @@ def test_threads_that_read_at_the_same_time_leave_no_stand_ins(tmp_path: Path, m
     for thread in threads:
         thread.join()
     assert met == []
-    assert torch.serialization.get_safe_globals() == before
+    assert {*torch.serialization.get_safe_globals()} == before
 
 
 @pytest.mark.parametrize("state", [None, 3, (1, 2), (1, (2,), "f8", False, b"x" * 16), [1, (2,), 3, 4, 5]], ids=repr)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 import weft
 
@@ -181,9 +182,22 @@ def test_predictions_are_those_of_evaluation_mode_in_order() -> None:
     torch.testing.assert_close(made.predict(BATCHES), expected)
     torch.testing.assert_close(weft.predict(net, [X[:5], X[5:]]), expected)
     assert net.training
+    torch.testing.assert_close(weft.predict(net, DataLoader(TensorDataset(X), 5)), expected)
     torch.testing.assert_close(weft.predict(Two(), [(X, X, Y)]).shape, torch.Size([12, 3]))
     with pytest.raises(weft.UsageError, match="no batch to predict"):
         made.predict([])
+
+
+def test_a_trainer_and_its_checkpoints_fit_on_a_screen(tmp_path: Path) -> None:
+    checkpoints = weft.Checkpoints(tmp_path / "runs")
+    assert repr(checkpoints) == f"weft.Checkpoints({str(tmp_path / 'runs')!r}): 0 checkpoints"
+    made = trainer(checkpoints=checkpoints)
+    assert "<table" in made._repr_html_()
+    made.fit(BATCHES, epochs=2, say=quiet)
+    assert repr(made).endswith("by whole steps: 2 epochs and 4 steps done)")
+    shown = made._repr_html_()
+    assert all(word in shown for word in ("Sequential", "SGD", "whole", "2 epochs and 4 steps", "<polyline"))
+    assert repr(checkpoints).endswith("2 checkpoints, newest step-0000000004.safetensors")
 
 
 def test_the_best_checkpoint_is_kept_and_can_be_gone_back_to(tmp_path: Path) -> None:

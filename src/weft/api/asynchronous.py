@@ -26,6 +26,7 @@ from weft.lazy_tensors.intercept import LazyMode, intercept_entries
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import Place, engine, place_of
 from weft.trace.interception.capture import without_functions
+from weft.tracebacks import shows_less
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -112,18 +113,21 @@ def _leave(mode: LazyMode, *, tell: bool) -> None:
         SESSION.finish()  # an error is on its way: another one in its place would hide it
 
 
+@shows_less
 def wait(thing: Any) -> Any:
     """Wait until a tensor, or those in nested lists, tuples and dicts, are computed; gives the ordinary tensors."""
     with without_functions():
         return SESSION.settled(resolved(thing))
 
 
+@shows_less
 def waitall() -> None:
     """Wait for everything that is queued, on all devices; raise the first failure, naming the others."""
     with without_functions():
         SESSION.waitall()
 
 
+@shows_less
 def ready(tensor: torch.Tensor | Spawned) -> bool:
     """Tell whether looking at a tensor, or at what was spawned, would not wait."""
     if isinstance(tensor, Spawned):
@@ -137,6 +141,7 @@ def ready(tensor: torch.Tensor | Spawned) -> bool:
         return SESSION.ready(tensor)
 
 
+@shows_less
 def limit(bytes: Bound = None, tasks: Bound = None) -> None:  # noqa: A002  # the public name
     """Bound what may be queued; past it, whoever queues more waits. None leaves a bound as it is.
 
@@ -150,6 +155,7 @@ def engine_statistics() -> Statistics:
     return engine().statistics()
 
 
+@shows_less
 def trace_to(path: str | os.PathLike[str]) -> Timeline:
     """Record every task from now on; closing what this gives, or the end of the process, writes the file.
 

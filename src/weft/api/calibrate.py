@@ -24,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from weft.api.hybrid import Hybrid
 from weft.compile.calibration import SIGNED, UNSIGNED, Calibrated, forget, remember
 from weft.errors import UsageError, counted
+from weft.tracebacks import shows_less
 
 LAYERS: Mapping[Any, str] = {functional.linear: "linear", torch.conv2d: "convolution"}
 SAMPLE = 1 << 14  # numbers of each call
@@ -32,7 +33,7 @@ FEW_IMAGES = 4  # on which the error of a layer is found
 PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)  # of the largest number, from where on others may saturate
 
 
-class Layer:
+class CalibratedLayer:
     """What one layer is given, and how it is called."""
 
     def __init__(self, call: Callable[..., torch.Tensor], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -105,11 +106,12 @@ class _Watch(TorchFunctionMode):
             weight = args[1] if len(args) > 1 else keywords.get("weight")
             if isinstance(weight, nn.Parameter) and weight.dtype is torch.float32 and args[0].dtype is torch.float32:
                 if weight not in self.layers:
-                    self.layers[weight] = Layer(function, args, keywords)
+                    self.layers[weight] = CalibratedLayer(function, args, keywords)
                 self.layers[weight].note(args[0])
         return function(*args, **keywords)
 
 
+@shows_less
 def calibrate(net: nn.Module, batches: Iterable[Any], *, error: float | None = None) -> str:
     """Find the scales of a network's layers for `precision="int8"`, before it is hybridized; gives what was found.
 

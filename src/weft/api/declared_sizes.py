@@ -218,6 +218,20 @@ def refuse_unknown(rows: SizeRows, function: Callable[..., Any], more: Sequence[
             _refuse(f"sizes= speaks of an argument {row.path[0]}, and there is none", f"the arguments are {there}")
 
 
+def positional_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Name the first `count` arguments of a function as it does, as far as it says."""
+    try:
+        parameters = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
+    except (TypeError, ValueError):
+        return []
+    names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    places = [one.kind for one in parameters]
+    if inspect.Parameter.VAR_POSITIONAL not in places:
+        return names
+    rest = places.index(inspect.Parameter.VAR_POSITIONAL)
+    return [*names[:rest], *(f"{parameters[rest].name}[{index}]" for index in range(count - rest))]
+
+
 def _names_of(path: Path, names: Sequence[str]) -> tuple[Path, ...]:
     """What a leaf may be called: its argument's name or number, then where it is in there."""
     by_keyword, first, *rest = path

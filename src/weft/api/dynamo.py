@@ -11,6 +11,7 @@ from weft.api.declared_sizes import DeclaredSize, SizeRow
 from weft.api.hybrid import HybridFunction
 from weft.api.hybrid_options import HybridOptions
 from weft.errors import UsageError
+from weft.trace.interception.checkpoints import checkpoint_as_eager
 from weft.trace.interception.modes import hide_from_dynamo, is_option_of_inductor, symbolic_sizes
 
 # What runs or makes programs. A hybridized function itself Dynamo looks into.
@@ -37,6 +38,7 @@ def backend(
     own = _own_options(mode, options or {})
     hide_from_dynamo(MACHINERY)
     numbers = _numbers_in_tensors(module)
+    checkpoint_as_eager(module)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     shown = [node.meta.get("example_value", given) for node, given in zip(placeholders, example_inputs, strict=True)]
     found = HybridOptions(fallback="eager", sizes=tuple(_rows(shown, numbers)), **own)

@@ -7,10 +7,12 @@ from typing import Any
 
 from torch import nn
 
+from weft.api.hybrid import Hybrid
 from weft.api.hybrids import hybrid_of
 from weft.errors import counted
 from weft.runtime.lane_choice import seconds_text
 from weft.trace.signature import Key, leaf_text
+from weft.tracebacks import shows_less
 
 
 class Explanation(str):
@@ -22,9 +24,12 @@ class Explanation(str):
         return str(self)
 
 
+@shows_less
 def explain(thing: Callable[..., Any]) -> Explanation:
     """The programs of a hybridized module or function, and what changed each time one more was needed."""
     hybrid = hybrid_of(thing)
+    if hybrid is not thing and (not isinstance(thing, nn.Module) or thing.__dict__.get("forward") is not hybrid):
+        return Explanation("\n".join(_not_hybridized(thing, hybrid.name)))
     programs = [(key, guarded) for key, group in hybrid.programs.items() for guarded in group]
     lines = [f"{hybrid.name}: {counted(len(programs), 'program')}, {hybrid.traces} traced"]
     if not hybrid.traces and hybrid.imperative is None and not hybrid.refused:
@@ -36,6 +41,8 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     for number, (key, guarded) in enumerate(programs, 1):
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
+        if guarded.paths is not None:
+            lines.append(f"    taken {counted(guarded.paths.taken(guarded), 'time')} by native code")
         lines += [f"    {choice}" for choice in guarded.program.lane_choices]
         if guarded.program.clocked is not None:
             kernels, operators = map(seconds_text, guarded.program.clocked)
@@ -62,6 +69,15 @@ def _named(weight: Any, root: Any) -> str:
     parameters = root.named_parameters() if isinstance(root, nn.Module) else ()
     found = next((name for name, parameter in parameters if parameter is weight), None)
     return found or ("a weight" if weight is None else f"a weight of {list(weight.shape)}")
+
+
+def _not_hybridized(thing: Callable[..., Any], name: str) -> list[str]:
+    """Say so, and explain those of a module's parts that are."""
+    lines = [f"{name} is not hybridized: weft.hybridize makes its calls programs"]
+    for path, part in thing.named_modules() if isinstance(thing, nn.Module) else ():
+        if isinstance(part.__dict__.get("forward"), Hybrid):
+            lines += [f"  {path}:", *(f"    {line}" for line in explain(part).splitlines())]
+    return lines
 
 
 def _signature(key: Key, names: list[str]) -> str:

@@ -28,6 +28,7 @@ from weft.programs.program import Program
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
+from weft.tracebacks import shows_less
 from weft.underway import underway
 
 COMPILER = "cc"
@@ -92,6 +93,7 @@ class Exported:
     checked: bool
 
 
+@shows_less
 def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> Exported:
     """Write a program as a C library that needs neither Python nor PyTorch: header, source, object code and weights.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import inspect
 import logging
 import sys
 import warnings
@@ -20,12 +19,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked, refuse_unknown
-from weft.api.hybrid_errors import first_line, many_programs, show_less, too_many_paths
+from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked, positional_names, refuse_unknown
+from weft.api.hybrid_errors import first_line, many_programs, too_many_paths
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
-from weft.api.next_paths import NextPaths
+from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
@@ -50,6 +50,7 @@ from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_unflatten
 from weft.trace.interception.modes import is_differentiated_forward
 from weft.trace.interception.refusals import (
+    ForgottenError,
     UnmaterialisedError,
     refuse,
     refuse_unmaterialised,
@@ -75,10 +76,10 @@ from weft.trace.signature import (
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
 from weft.trace.varying import trace_varying
+from weft.tracebacks import show_less
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
-MOST_PATHS = 16  # of one signature
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
@@ -105,8 +106,7 @@ class Hybrid:
         self.misses: list[str] = []
         self.traces = 0
         self.imperative: str | None = None
-        # Held while a program is made: by the thread that traces, which waits for none of those that wait here, and for
-        # a backward (see weft.compile.pipeline).
+        # Held while a program or backward (see weft.compile.pipeline) is made: who traces waits for nobody who waits.
         self.lock = RLock()
         self.rare = RareCalls()
         self.python_runs = PythonRuns(self.lock)
@@ -121,31 +121,31 @@ class Hybrid:
         self.segments = CompiledSegments()  # of paths
         self._next_paths = NextPaths()
         self._known_calls = KnownCalls()
-        self._entry: Entry = refuse_all  # of the latest kind of calls
+        self.entry: Entry = refuse_all  # of the latest kind of calls: never traces or waits
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return self.function(*arguments, **keywords)  # torch.compile and torch.export see what it is made of
-        other: OtherOutcome | None = None
         try:
+            result = self.entry(*arguments, **keywords) if keywords else self.entry(*arguments)
+            if result is not MISSED:
+                return result
             if self.refused.unseen and self.refused.is_next():  # there are no programs, and no entry
                 self._check_sizes(arguments, keywords)
                 return self._by_python(arguments, keywords)
-            result = self._entry(*arguments, **keywords) if keywords else self._entry(*arguments)
-            if result is not MISSED:
-                return result
             result = self._known_calls.run(arguments, keywords)
             if result is MISSED:
                 result = self._call(arguments, keywords)
+            self.entry = self._known_calls.entry
+            return result
         except OtherOutcome as met:
             other = met
-        except WeftError as error:
+        except Exception as error:
             show_less(error)
             raise
-        if other is not None:
-            result = self._next_paths.go_on(self, other, arguments, keywords)
-        self._entry = self._known_calls.entry
+        result = self._next_paths.go_on(self, other, arguments, keywords)
+        self.entry = self._known_calls.entry
         return result
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -183,11 +183,8 @@ class Hybrid:
         declared = self._sizes_of(call)
         found = self._find(key, leaves)
         if found is not None:
-            return (
-                self._run(found, arguments, keywords, leaves)
-                if not self._next_paths.is_timed(found)
-                else self._next_paths.run(self, found, call, key)
-            )
+            paths = self._next_paths if self._next_paths.is_timed(found) else None
+            return paths.run(self, found, call, key) if paths else self._run(found, arguments, keywords, leaves)
         if self.refused.error(key) is not None:
             self.refused.came_again(alone=not self.programs and (self.check is None or not self.check.left))
             return self._by_python(arguments, keywords)
@@ -232,13 +229,17 @@ class Hybrid:
         self, found: Guarded[Program], arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]
     ) -> Any:
         """Run a program, which an entry leads the next call to."""
-        if (self.check is None or not self.check.left) and self._next_paths.is_steady(found):
+        is_led_to = (self.check is None or not self.check.left) and self._next_paths.is_steady(found)
+        is_early = not found.outcomes or found.program.walked() is None
+        if is_led_to and is_early:
             self._known_calls.add(found, arguments, keywords)
-        if not found.outcomes:
-            return found.run(found.inputs(leaves), arguments, keywords)
-        with self.lock:  # another thread may trace another path, and have stand-ins in places that this one reads
+        # Another thread may trace another path, and have stand-ins in places that this one reads.
+        with self.lock if found.outcomes else contextlib.nullcontext():
             inputs = found.inputs(leaves)
-        return found.run(inputs, arguments, keywords)
+        result = found.run(inputs, arguments, keywords)
+        if is_led_to and not is_early:  # now that all of its segments have run
+            self._known_calls.add(found, arguments, keywords)
+        return result
 
     def _materialise(self, call: FlatCall) -> Any:
         """Run a call as Python says, as it makes parameters of lazy modules; of several threads the first one does."""
@@ -278,7 +279,7 @@ class Hybrid:
     def check_next(self, calls: int) -> None:
         """Make the next calls by eager PyTorch too: no short way that earlier calls found leads past that."""
         self.check = Check(calls)
-        self._known_calls, self._entry = KnownCalls(), refuse_all
+        self._known_calls, self.entry = KnownCalls(), refuse_all
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
@@ -302,7 +303,11 @@ class Hybrid:
                 found, ranges = varying.guarded, {spot: (size.least, size.most) for spot, size in declared.free.items()}
                 numbers = frozenset(place for place in varying.varying if type(call.leaves[place]) is int)
             else:
-                found = self._trace(call, always=True, whole=True)
+                try:
+                    found = self._trace(call, always=True, whole=True)
+                except ForgottenError:
+                    self._undone(call)  # all but what functions remember
+                    found = self._trace(call, always=True, whole=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         places = found.slots, self.apart
@@ -352,7 +357,7 @@ class Hybrid:
             if found is not None and not (whole and found.outcomes):
                 return found
             if is_new and len(self.programs.get(key, ())) >= MOST_PATHS:
-                if not self._next_paths.stray():
+                if not self._next_paths.stray(key):
                     return None
                 self._refuse(key, too_many_paths(self.name))
                 self.programs.pop(key, None)
@@ -365,13 +370,16 @@ class Hybrid:
             except _ReachedError:
                 again = self.flat_call(call.arguments, call.keywords)
                 return self._trace(again, always=always, is_new=is_new, whole=whole)
-            except (UnsupportedError, InternalError) as error:
+            except (UnsupportedError, InternalError, ForgottenError) as error:
                 if whole:
                     raise
-                self._refuse(key, error)
+                if not isinstance(error, ForgottenError) or self.rare.is_always_first(key):
+                    self._refuse(key, error.refused() if isinstance(error, ForgottenError) else error)
                 return None
             key = self._key_of(call)
             self.programs.setdefault(key, []).append(found)
+            if found.outcomes:
+                self._next_paths.note(self, key, found)
             self._drop_oldest()
             return found
 
@@ -402,6 +410,10 @@ class Hybrid:
                     raise
                 warnings.warn(f"weft: {self.name} has no program for its sizes: {error}", stacklevel=user_stack_level())
                 self.varying.give_up(key)
+                return found
+            except ForgottenError:
+                if self.rare.is_always_first(key):
+                    self.varying.give_up(key)
                 return found
 
     def _is_wasteful(self, found: VaryingProgram, leaves: list[Any]) -> bool:
@@ -538,8 +550,9 @@ class Hybrid:
             failure = error
         if failure is not None:
             self._raise_as_eager(failure, call)  # outside of the handler: eager's own exception has no other behind it
-        if not self.options.refuses() and traced.gradient is not None:
-            self._check_backward(traced.gradient.failure)
+        failure = None if self.options.refuses() or traced.gradient is None else traced.gradient.failure
+        if isinstance(failure, UnsupportedError):  # eager has a backward, whether or not somebody asks for it
+            raise failure
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
@@ -570,9 +583,13 @@ class Hybrid:
 
     def _raise_as_eager(self, error: Exception, call: FlatCall) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
+        self._undone(call)
+        raise trace_failure(self.name, error) from error
+
+    def _undone(self, call: FlatCall) -> None:
+        """Run a call as Python says, and put back what it has changed."""
         roots = dict(enumerate((self.root, *call.arguments, *call.keywords.values())))
         call_and_undo(partial(self.function, *call.arguments, **call.keywords), roots)
-        raise trace_failure(self.name, error) from error
 
     def _note_miss(self, key: Key, leaves: list[Any], *, is_path: bool = False) -> None:
         if not self.programs:
@@ -599,33 +616,20 @@ class Hybrid:
 
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
-        try:
-            parameters = [one for one in inspect.signature(self.function).parameters.values() if one.name != "self"]
-        except (TypeError, ValueError):
-            return []
-        names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-        places = [one.kind for one in parameters]
-        if inspect.Parameter.VAR_POSITIONAL not in places:
-            return names
-        rest = places.index(inspect.Parameter.VAR_POSITIONAL)
-        return [*names[:rest], *(f"{parameters[rest].name}[{index}]" for index in range(count - rest))]
+        return positional_names(self.function, count)
 
     def _drop_oldest(self) -> None:
-        if sum(map(len, self.programs.values())) <= MOST_PROGRAMS:
+        # The paths of a signature are one: they share segments and an entry.
+        if sum(1 if found[0].outcomes else len(found) for found in self.programs.values()) <= MOST_PROGRAMS:
             return
         if not self._warned:
             self._warned = True
             warnings.warn(many_programs(self.name, MOST_PROGRAMS, self.misses), stacklevel=user_stack_level())
         key, oldest = next(iter(self.programs.items()))
-        if len(oldest) > 1:
+        if len(oldest) > 1 and not oldest[0].outcomes:
             oldest.pop(0)
         else:
             del self.programs[key]
-
-    def _check_backward(self, failure: Exception | None) -> None:
-        """Refuse a program without a backward: eager has one, whether or not somebody asks for it."""
-        if isinstance(failure, UnsupportedError):
-            raise failure
 
     def _refuse(self, key: Key, error: UnsupportedError | InternalError) -> None:
         """Note that calls of this signature run by Python, or raise the error where whole programs are asked for."""
@@ -646,6 +650,8 @@ class Hybrid:
 
 class ModuleForward(Hybrid):
     """Stands in a module's `forward`; a copy of the module gets one of its own."""
+
+    function = property(lambda self: type(self.root).forward.__get__(self.root), lambda *_: None)  # as it is now
 
     def __init__(self, module: nn.Module, options: HybridOptions = DEFAULTS) -> None:
         super().__init__(type(module).forward.__get__(module), module, type(module).__name__, options)
@@ -685,9 +691,8 @@ class HybridFunction(Hybrid):
         return self if function is self.function else HybridFunction(function, self.options)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        name = getattr(self.function, "__qualname__", "")
         found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
-        for part in name.split("."):
+        for part in (name := getattr(self.function, "__qualname__", "")).split("."):
             found = getattr(found, part, None)
         # Found by name, as a plain function is, where it stands in the place of that.
         return name if found is self else (HybridFunction, (self.function, self.options))

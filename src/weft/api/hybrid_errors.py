@@ -1,4 +1,4 @@
-"""Refuse what `weft.hybridize` cannot be told, and show of errors what its user needs."""
+"""Refuse what `weft.hybridize` cannot be told, and say what is wrong with what it was given."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any, NoReturn
 
-from weft.config import config
-from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, source_line
-from weft.owners import show_users_frames
+from weft.errors import UnsupportedError, UsageError, source_line
 
 
 def refuse_active(active: Any) -> NoReturn:
@@ -79,15 +77,3 @@ def first_line(function: Callable[..., Any]) -> str | None:
     """Give the line where a function's code begins."""
     code = getattr(function, "__code__", None)
     return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else None
-
-
-def show_less(error: WeftError) -> None:
-    """Show of an error what its text says and the user's own frames; all with WEFT_LOG=debug, and of our mistakes."""
-    if isinstance(error, InternalError):
-        return
-    try:
-        everything = config().log == "debug"
-    except UsageError:  # that is the error
-        everything = False
-    if not everything:
-        show_users_frames(error)

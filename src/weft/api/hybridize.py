@@ -15,6 +15,7 @@ from weft.api.hybrid_errors import refuse_active, refuse_unknown_options, refuse
 from weft.api.hybrid_options import HybridOptions
 from weft.compile.precision import FULL
 from weft.errors import UsageError
+from weft.tracebacks import shows_less
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
@@ -47,6 +48,7 @@ def hybridize(
 ) -> Callable[[Thing], Thing]: ...
 
 
+@shows_less
 def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
 

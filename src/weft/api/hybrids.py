@@ -12,6 +12,7 @@ from weft.api.hybrid import Hybrid, HybridFunction, ModuleForward
 from weft.api.hybrid_options import HybridOptions
 from weft.errors import UsageError
 from weft.programs.program import Program
+from weft.tracebacks import shows_less
 
 
 def hybrid_of(thing: Any) -> Hybrid:
@@ -40,6 +41,7 @@ def checked(thing: Any, calls: int) -> Hybrid:
     return found
 
 
+@shows_less
 def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Program:
     """The program that a module or function runs for these arguments; traced if it has not been yet."""
     return hybrid_of(thing).program(arguments, keywords)

@@ -15,15 +15,17 @@ from weft.api.declared_sizes import DeclaredSize, SizeRow
 from weft.api.hybrid import ModuleForward
 from weft.api.hybrid_options import HybridOptions
 from weft.ir.extents import Extent, today
-from weft.ir.interpreter import RULES
+from weft.ir.interpreter import apply_rule
 from weft.ir.size_text import with_sizes
 from weft.ir.types import TensorType, Type
 from weft.programs.file import read_program
 from weft.programs.listing import listing
 from weft.programs.loaded import LoadedProgram
 from weft.programs.parts import ProgramParts
+from weft.tracebacks import shows_less
 
 
+@shows_less
 def load_program(path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> LoadedProgram:
     """Read a program from a file that `program.save` wrote.
 
@@ -72,7 +74,7 @@ class GraphCode(nn.Module):
                     continue
                 attributes = {name: with_sizes(entry, now) for name, entry in value.attributes.items()}
                 operands = [known[operand] for operand in value.operands]
-                known[value] = RULES[value.op](replace(value, attributes=MappingProxyType(attributes)), *operands)
+                known[value] = apply_rule(replace(value, attributes=MappingProxyType(attributes)), operands)
             return tuple(known[root] for root in roots)
 
         self.run = run

@@ -6,8 +6,9 @@ bits are the same: to enter such a program may take longer than what it spares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from weft.api.pace import Paces
@@ -17,23 +18,28 @@ from weft.config import config
 from weft.guards.entry import MISSED
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
+from weft.guards.paths_entry import PathsEntry, PathsOfCalls, Strayed
 from weft.runtime.path_graph import FAILED, OtherOutcome, PathGraph
 from weft.trace.signature import Key
 
 MOST_REMEMBERED = 256
-MOST_STRAYS = 64
+MOST_PATHS = 64  # of one signature
+MOST_STRAYS = 64  # calls, from which on they may be too many
 
 
 class RunsPaths(Protocol):
     """What has paths: a hybridized module or function."""
 
-    rare: RareCalls
     refused: RefusedCalls
     _known_calls: KnownCalls
 
     @property
     def programs(self) -> Mapping[Key, Any]:
         """The paths of each signature."""
+
+    @property
+    def rare(self) -> RareCalls:
+        """What calls have cost that Python ran."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -57,12 +63,23 @@ class NextPaths:
     def __init__(self) -> None:
         self._found: dict[tuple[PathGraph, int, Any], Guarded[Any]] = {}
         self._paces = Paces()
+        self._of_calls: dict[Key, PathsOfCalls] = {}
         self._strays = 0  # calls that no path takes, of late more than calls that another path takes
 
-    def stray(self) -> bool:
-        """Note a call that no path takes, where there are to be no more; whether there were too many."""
+    def note(self, owner: RunsPaths, key: Key, path: Guarded[Any]) -> None:
+        """Note a path of a signature; callers hold the owner's lock."""
+        found = self._of_calls.get(key)
+        if found is None:
+            found = PathsOfCalls(key, partial(_deserves, owner, self.stray, key))
+            self._of_calls[key] = found
+        path.paths = found
+        found.add(path)
+
+    def stray(self, key: Key) -> bool:
+        """Note a call that no path takes, where there are to be no more; whether most calls are such calls."""
         self._strays += 1
-        return self._strays >= MOST_STRAYS
+        paths = self._of_calls.get(key)
+        return self._strays >= MOST_STRAYS and (paths is None or self._strays > paths.taken_by_all())
 
     def is_timed(self, found: Guarded[Any]) -> bool:
         """Whether the clock settles who runs the calls of a program."""
@@ -81,17 +98,36 @@ class NextPaths:
         by_python = pace.is_for_python()
         if pace.by_python:
             owner.refused.came_again(alone=len(owner.programs) == 1)
-        with pace.timed(by_python=by_python):
-            if by_python:
-                return owner._by_python(call.arguments, call.keywords)
-            try:
-                return owner._run(found, call.arguments, call.keywords, call.leaves)
-            except OtherOutcome as met:
-                other = met
-            return self.go_on(owner, other, call.arguments, call.keywords)
+        try:
+            with pace.timed(by_python=by_python):
+                if by_python:
+                    return owner._by_python(call.arguments, call.keywords)
+                return self._by_program(owner, found, call, settled=pace.is_settled)
+        except OtherOutcome as met:  # which is not timed: a way that comes again will be one that native code knows
+            other = met
+        return self.go_on(owner, other, call.arguments, call.keywords)
+
+    def _by_program(self, owner: RunsPaths, found: Guarded[Any], call: Any, *, settled: bool) -> Any:
+        """Run a call by a program or by paths; OtherOutcome where native code has left them."""
+        entry = None if found.paths is None else found.paths.known(call.arguments, call.keywords)
+        result = MISSED if entry is None else entry.entry(*call.arguments, **call.keywords)
+        if result is not MISSED:
+            if settled:
+                owner._known_calls.add(found, call.arguments, call.keywords)
+            return result
+        try:
+            return owner._run(found, call.arguments, call.keywords, call.leaves)
+        except OtherOutcome as met:
+            if entry is not None:
+                raise
+            other = met
+        return self.go_on(owner, other, call.arguments, call.keywords)
 
     def go_on(self, owner: RunsPaths, other: OtherOutcome, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run a call whose values decided otherwise than the path says that it was to take."""
+        if isinstance(other, Strayed):
+            with owner.rare.running(other.paths.key):
+                return owner._by_python(arguments, keywords)
         met = [other]
         result = self._by_entry(met, owner._known_calls, arguments, keywords)
         if result is not MISSED:
@@ -116,7 +152,7 @@ class NextPaths:
         while True:
             other = met[-1]
             found = self._found.get((other.path, other.number, other.outcome))
-            if found is None or found.known is None or found in tried:
+            if found is None or found.known is None or found in tried or isinstance(found.known, PathsEntry):
                 return MISSED
             tried.add(found)
             try:
@@ -154,6 +190,14 @@ class NextPaths:
         if len(self._found) >= MOST_REMEMBERED:
             self._found.clear()
         self._found.update({(other.path, other.number, other.outcome): found for other in met})
+
+
+def _deserves(owner: RunsPaths, strays: Callable[[Key], bool], key: Key) -> bool:
+    """Whether a call of a signature that no path takes is worth a path now, or says that there are too many."""
+    count = len(owner.programs.get(key, ()))
+    if owner.refused.error(key) is not None:
+        return False
+    return owner.rare.deserves_path(key, count) if count < MOST_PATHS else strays(key)
 
 
 def _by_new_path(owner: RunsPaths, call: Any, key: Key) -> Any:

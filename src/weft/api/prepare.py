@@ -26,6 +26,7 @@ from weft.runtime.differentiable import MOST_UNANSWERED
 from weft.trace.interception.capture import tree_flatten, tree_unflatten
 from weft.trace.python_state.given_objects import FlatCall
 from weft.trace.size_ties import SizeSpot
+from weft.tracebacks import shows_less
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 MOST_BETWEEN = 64  # calls of sizes between those of examples
@@ -35,6 +36,7 @@ Mode = Callable[[], AbstractContextManager[Any]]
 MODES: tuple[Mode, ...] = (torch.inference_mode, torch.no_grad, nullcontext)
 
 
+@shows_less
 def prepare(thing: Callable[..., Any], *examples: Any, sizes: Mapping[Any, Any] | None = None) -> Explanation:
     """Compile all that calls like the examples need, and return when it is done; a server does so before it listens.
 

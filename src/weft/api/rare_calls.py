@@ -27,6 +27,7 @@ PATHS_AT_ONCE = 8  # of one signature that get a program when they come first, w
 QUICK = 0.25  # seconds
 FEW_PATHS = 2  # that do in any case
 MOST_DOUBLED = 10
+MOST_FIRST = 3
 
 
 class RareCalls:
@@ -36,6 +37,7 @@ class RareCalls:
         self._seconds: OrderedDict[Key, float] = OrderedDict()
         self._lock = Lock()  # nothing is called while it is held
         self._programs: Counter[Key] = Counter()  # that were made, by their signature without sizes
+        self._first: Counter[Key] = Counter()
         self._cost = FIRST_GUESS
         self.calls = 0  # that ran imperatively
         self._worth: bool | None = None  # whether all are worth a program, or none, whatever they cost
@@ -80,6 +82,11 @@ class RareCalls:
     def is_often(self, key: Key) -> bool:
         """Whether a signature that a program for a range of sizes takes has come often enough for one of its own."""
         return self._worth is None and self._seconds.get(key, 0.0) > OFTEN * self._cost
+
+    def is_always_first(self, key: Key) -> bool:
+        """Note a call that Python has to make, for functions to remember it; whether there are ever more such calls."""
+        self._first[without_sizes(key)] += 1
+        return self._first[without_sizes(key)] > MOST_FIRST
 
     @contextmanager
     def making(self, key: Key, *, is_path: bool = False) -> Iterator[None]:

@@ -17,6 +17,7 @@ from weft.api.hybrids import program
 from weft.errors import LONGEST_CODE, UsageError
 from weft.ir.graph import Graph
 from weft.trace.source.stages import Optimised, optimise
+from weft.tracebacks import shows_less
 
 # What Python adds to the names of a program on its own account.
 OWN_NAMES = ("__builtins__", "__name__", "__doc__", "__annotations__")
@@ -111,6 +112,7 @@ class CompiledSource:
         return f"<weft.Source of {len(self.source.splitlines())} lines: {', '.join(n for n, _ in self.stages)}>"
 
 
+@shows_less
 def compile_source(text: str) -> CompiledSource:
     r"""Compile a program given as text: parse it, check it and optimise it as a whole.
 

@@ -31,6 +31,7 @@ from weft.lazy_tensors.tensor import LazyTensor, tensors_in
 from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
 from weft.trace.python_state.containers import look
 from weft.trace.python_state.reachable import find_state
+from weft.tracebacks import shows_less
 
 BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 DEEPEST = 4  # functions in functions; a function that refers to itself has no end
@@ -132,6 +133,7 @@ def _with_values(item: Any) -> Any:
     return tree_map_only(Spawned, lambda thing: thing._value, item) if _results_in(item) else item
 
 
+@shows_less
 def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     """Call a function in the background, when the tensors that go in are computed; gives what stands for its result.
 

@@ -22,7 +22,9 @@ from weft.guards.likeness import CallItems, Likeness, likeness_of
 from weft.guards.words import Settled, Told, Words, can_watch
 from weft.interrupts import interrupts_after
 from weft.programs.program import Program
-from weft.trace.interception.capture import count_up, has_gradient_hooks, step_hooks
+from weft.runtime.path_graph import RaisedInHandling
+from weft.trace.interception.capture import has_gradient_hooks
+from weft.trace.interception.modes import count_up, step_hooks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +130,11 @@ class _Again:
         with interrupts_after():  # what is written, handed out and counted changes together
             for parameter in self.every:
                 parameter.grad = None  # before the program runs, so that it may use the memory again
-            losses, gradients = self._program.run(inputs)
+            try:
+                losses, gradients = self._program.run(inputs)
+            except RaisedInHandling as raised:
+                raised.put_back()
+                return MISSED
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
             if self.steps:

@@ -18,8 +18,8 @@ from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.declared_sizes import marked, refuse_unknown
-from weft.api.hybrid import Hybrid
-from weft.api.hybrid_errors import refuse_check, show_less
+from weft.api.hybrid import Hybrid, logger
+from weft.api.hybrid_errors import refuse_check
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
@@ -36,11 +36,14 @@ from weft.api.step_training import (
     count_nodes,
     losses_of,
     number_dtype,
+    refusal_of_hooks,
+    refuse_options,
+    refuse_wrong,
     total_gradients,
     update,
 )
 from weft.api.varying import Shapes, VaryingPrograms
-from weft.errors import UnsupportedError, UsageError, WeftError, counted
+from weft.errors import UnsupportedError, UsageError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import inputs_entry
@@ -49,30 +52,29 @@ from weft.ir.graph import Graph
 from weft.programs.program import Program
 from weft.programs.results import is_spent
 from weft.runtime.compiled_graph import RefusedError
+from weft.runtime.path_graph import RaisedInHandling
 from weft.trace.interception.capture import (
-    has_gradient_hooks,
-    has_own_step,
-    note_step,
-    step_hooks,
     traced_elsewhere,
     tree_map_only,
 )
+from weft.trace.interception.modes import has_own_step, is_differentiated_forward, note_step, step_hooks
 from weft.trace.interception.refusals import (
     KEEP_EAGER,
     PARTS_AROUND,
+    refuse,
     refuse_unmaterialised,
     trace_failure,
     unmaterialised,
 )
+from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.given_objects import FlatCall
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.signature import Key
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
+from weft.tracebacks import show_less, shows_less
 
-MEMORY = ("normal", "low")
-ORDER = "weft.step(net, loss, optimizer)"
 IN_A_LOOP = (
     'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
     "loss.backward() and optimizer.step()"
@@ -103,7 +105,6 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
-    decides = False
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
@@ -115,6 +116,7 @@ class Step(Hybrid):
         self._passed, self._passed_seconds = 0, 0.0  # of those, so far
         # What ran before must not decide how a deterministic step rounds.
         self.sizes_vary = self.sizes_vary and not task.deterministic
+        self.decides = not (task.deterministic or task.low_memory or needs_closure(optimizer))
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
@@ -142,7 +144,7 @@ class Step(Hybrid):
         """Train on one batch; gives the loss or losses, without a gradient."""
         try:
             return self._trains(*arguments, **keywords)
-        except WeftError as error:
+        except Exception as error:
             show_less(error)
             raise
 
@@ -242,6 +244,8 @@ class Step(Hybrid):
         if self._waits_for_sizes and any(map(unmaterialised, self._parameters())):
             raise refuse_unmaterialised(self.name)
         current = self._next_round(covered=self._covered())
+        if (hooked := refusal_of_hooks(current.prepared.parameters)) is not None:
+            raise hooked
         return super().program((*arguments, *current.numbers.values(), current.form), keywords)
 
     # -- one call -----------------------------------------------------------------------------------------------
@@ -258,20 +262,48 @@ class Step(Hybrid):
             self._note_python(key, looked, thread_time() - begin - looked)
             return losses
         found, inputs = ready
+        if found.outcomes:  # the clock settles who makes such steps, and other paths may go on
+            call = self._call_of(current, arguments, keywords)
+            return self._next_paths.run(self, found, call, self._key_of(call))
+        try:
+            losses = self._run_on(found, inputs, arguments, keywords)
+        except RaisedInHandling as raised:
+            raised.put_back()
+            return self._imperatively(arguments, keywords)
+        except RefusedError:
+            return self._imperatively(arguments, keywords)  # data that kernels refuse: eager says why
+        self._steady = None if keywords else self._steady_step(current, found, arguments)
+        return losses
+
+    def _run_on(self, found: Guarded[Program], inputs: list[Any], arguments: Any, keywords: Any) -> Any:
+        """Run a program, and hand out what it gives."""
+        current = self._round
+        assert current is not None
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
             self._kept.wake()
             return self._differentiate(self._next_round(covered=True), arguments, keywords)
         if not self._calls:
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
-        try:
-            # What is written, handed out and counted changes together.
-            with self._timed(by_python=False), interrupts_after():
-                losses, gradients = found.run(inputs, arguments, keywords)
-                self._hand_out(current, gradients)
-        except RefusedError:
-            return self._imperatively(arguments, keywords)  # data that kernels refuse: eager says why
-        self._steady = None if keywords else self._steady_step(current, found, arguments)
+        # What is written, handed out and counted changes together.
+        with self._timed(by_python=False), interrupts_after():
+            losses, gradients = found.run(inputs, arguments, keywords)
+            self._hand_out(current, gradients)
         return losses
+
+    def _run(self, found: Guarded[Program], arguments: Any, keywords: Any, leaves: list[Any]) -> Any:
+        """Run a path; Hybrid leads later calls to it by an entry, which hands out no gradients."""
+        with self.lock:
+            inputs = found.inputs(leaves)
+        return self._run_on(found, inputs, self._of_user(arguments), keywords)
+
+    def _by_python(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a step that no path takes."""
+        return self._imperatively(self._of_user(arguments), keywords)
+
+    def _of_user(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a call without what `_call_of` has put behind them."""
+        assert self._round is not None
+        return arguments[: len(arguments) - 1 - len(self._round.numbers)]
 
     def _imperatively(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run a round by PyTorch's usual loop: sizes that hardly ever come are not worth a program each."""
@@ -348,6 +380,12 @@ class Step(Hybrid):
 
         Deterministic steps always get one: what ran before must not decide how a step rounds.
         """
+        if is_differentiated_forward((*arguments, *keywords.values()), self.task.net):
+            if self.options.refuses():
+                refuse("forward mode", user_place())
+            return None
+        if self._is_hooked(current):
+            return None
         given = (*arguments, *current.numbers.values())
         known = self._entries.get(current.form)
         if known is not None and not keywords:
@@ -374,6 +412,16 @@ class Step(Hybrid):
         self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
 
+    def _is_hooked(self, current: _Round) -> bool:
+        """Whether hooks want to see gradients, so that Python makes the step; an error where programs are asked for."""
+        hooked = refusal_of_hooks(current.prepared.parameters)
+        if hooked is None:
+            return False
+        if self.options.refuses():
+            raise hooked
+        logger.info("weft: %s runs by Python: %s", self.name, hooked)
+        return True
+
     def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
         """A program for a call that no exact one takes; None where it is worth none."""
         key = self._key_of(call)
@@ -389,7 +437,7 @@ class Step(Hybrid):
         return None if pace.is_for_python() else varying.guarded
 
     def _is_worth_it(self, key: Key, is_new: bool) -> bool:
-        if not self._is_patient():
+        if is_new or not self._is_patient():
             return super()._is_worth_it(key, is_new)
         return not self.python_runs.others() and self.rare.one_pays(key, is_made_again=bool(self.programs.get(key)))
 
@@ -443,9 +491,6 @@ class Step(Hybrid):
         else:
             parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
             prepared = Prepared(parameters, [{} for _ in parameters], UpdateForm((), ()), [])
-        for index, parameter in enumerate(prepared.parameters):
-            if has_gradient_hooks(parameter):
-                raise _hooked(index)
         before = [parameter.grad if self._calls else None for parameter in prepared.parameters]
         dtypes = dict.fromkeys(map(number_dtype, prepared.parameters)) if prepared.numbers else {}
         numbers = {dtype: torch.tensor(prepared.numbers, dtype=dtype) for dtype in dtypes}
@@ -506,14 +551,12 @@ class Step(Hybrid):
             return state  # before the first call
         current.spent[:] = [tensor for place in state.slots.values() if is_spent(tensor := place.get())]
         for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
-            held = Location([parameter], 0, f"parameter {index}")
+            held = Slot([parameter], 0, f"parameter {index}")
             state.slots.setdefault(id(parameter), held)
             state.places[id(parameter)].append(held)  # another one in the net's place is not the optimizer's
             state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
             if gradient is not None:
-                state.slots[id(gradient)] = Location(
-                    GradientPlace(parameter), "grad", f"gradient {index}", registered=True
-                )
+                state.slots[id(gradient)] = Slot(GradientPlace(parameter), "grad", f"gradient {index}", registered=True)
         if self._kept is not None:
             state.slots.update(self._kept.slots(current.prepared))
         return state
@@ -554,6 +597,7 @@ class Step(Hybrid):
         return [buffer for module in modules for buffer in module.buffers()]
 
 
+@shows_less
 def step(  # noqa: PLR0913 - what a step may be told, by keyword
     net: Callable[..., Any],
     loss: Callable[..., Any] | None,
@@ -580,14 +624,14 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     optimizer's state; MismatchError tells what differs. `sizes` names sizes that vary, as in `weft.hybridize`; the
     target is called "target".
     """
-    _refuse_wrong(net, loss, optimizer)
+    refuse_wrong(net, loss, optimizer)
     refuse_check(check)
     if check and needs_closure(optimizer):
         warnings.warn(
             f"weft: steps of {type(optimizer).__name__} are not checked: roundings decide how often it asks for a loss",
             stacklevel=2,
         )
-    _refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
+    refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
     if accumulate > 1 and needs_closure(optimizer):
         raise UsageError(
             f"{type(optimizer).__name__} cannot accumulate",
@@ -616,47 +660,6 @@ def _with_loop(error: UnsupportedError) -> UnsupportedError:
     """What hybridize gives as the last way out, as it is done with a training step."""
     fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP).replace(PARTS_AROUND, IN_A_LOOP)
     return UnsupportedError(error.fact, where=error.where, why=error.why, fix=fix)
-
-
-def _hooked(index: int) -> UnsupportedError:
-    """Give the error about a parameter whose gradient a hook wants to see."""
-    return UnsupportedError(
-        f"parameter {index} of the optimizer has a gradient hook",
-        why="gradients of a step are computed inside its program, where Python does not run",
-        fix="remove the hook (clip_norm= and clip_value= limit gradients), or train with hybridize and loss.backward()",
-    )
-
-
-def _refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
-    """Refuse what a step cannot be made of."""
-    if not callable(net):
-        raise UsageError(f"{net!r} is neither a module nor a function")
-    if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
-        raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
-    parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
-    own = {id(parameter) for part in parts for parameter in part.parameters()}
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if own and isinstance(net, nn.Module) and not any(id(parameter) in own for parameter in held):
-        raise UsageError(
-            "the optimizer has none of the module's parameters",
-            why="it was made for another module, or for a copy of this one",
-            fix="make it of net.parameters(), after net.to(...)",
-        )
-
-
-def _refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
-    """Refuse what a step cannot be told."""
-    if accumulate < 1:
-        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
-    if memory not in MEMORY:
-        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
-    for name, limit in limits.items():
-        if limit is not None and not limit >= 0:
-            raise UsageError(
-                f"clip_{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0"
-            )
 
 
 def _parts_of(step: Step) -> Parts:

@@ -7,16 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.api.optimizers.library import by_library
 from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.state import NARROW, Prepared
-from weft.errors import UsageError
+from weft.errors import UnsupportedError, UsageError
 from weft.programs.results import SECOND_TIME
 from weft.trace.backward import refuse_reentrant
-from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, tree_map_only, without_functions
+from weft.trace.interception.capture import (
+    has_gradient_hooks,
+    real_stand_in,
+    storage_key,
+    tree_flatten,
+    tree_map_only,
+    without_functions,
+)
 
 Gradients = list[torch.Tensor | None]
+MEMORY = ("normal", "low")
+ORDER = "weft.step(net, loss, optimizer)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +224,47 @@ class UsualLoop:
             weights = [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
             torch.autograd.backward(carrying, weights, inputs=[one for one in self.parameters if one.requires_grad])
         return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
+
+
+def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
+    """Refuse what a step cannot be made of."""
+    if not callable(net):
+        raise UsageError(f"{net!r} is neither a module nor a function")
+    if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
+        raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
+    parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
+    own = {id(parameter) for part in parts for parameter in part.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if own and isinstance(net, nn.Module) and not any(id(parameter) in own for parameter in held):
+        raise UsageError(
+            "the optimizer has none of the module's parameters",
+            why="it was made for another module, or for a copy of this one",
+            fix="make it of net.parameters(), after net.to(...)",
+        )
+
+
+def refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
+    """Refuse what a step cannot be told."""
+    if accumulate < 1:
+        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
+    if memory not in MEMORY:
+        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
+    for name, limit in limits.items():
+        if limit is not None and not limit >= 0:
+            raise UsageError(
+                f"clip_{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0"
+            )
+
+
+def refusal_of_hooks(parameters: Sequence[torch.Tensor]) -> UnsupportedError | None:
+    """The error about a parameter whose gradient a hook wants to see, if there is one."""
+    index = next((at for at, one in enumerate(parameters) if has_gradient_hooks(one)), None)
+    if index is None:
+        return None
+    return UnsupportedError(
+        f"parameter {index} of the optimizer has a gradient hook",
+        why="gradients of a step are computed inside its program, where Python does not run",
+        fix="remove the hook (clip_norm= and clip_value= limit gradients); without whole=True Python makes the step",
+    )

@@ -26,6 +26,7 @@ from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
+from weft.trace.interception.refusals import ForgottenError
 from weft.trace.python_state.counters import Condition
 from weft.trace.signature import Key, number_of, without_sizes
 from weft.trace.size_symbols import AskedSizes
@@ -203,11 +204,13 @@ class _Kind:
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
 
     def largest_beside(self, shapes: Shapes, varying: Sizes) -> Shapes:
-        """The sizes of a call, where they vary the largest ones of those that wait for a program."""
+        """The sizes of a call, where they vary the largest ones of all calls that have come: one program is for all."""
+        others: list[Shapes] = [self.largest, *(self.seen if not self.programs else ())]
 
         def size(place: int, at: int) -> int:
-            waits = place in self.largest and at in varying.get(place, ())
-            return max(shapes[place][at], self.largest[place][at] if waits else 0)
+            if at not in varying.get(place, ()):
+                return shapes[place][at]
+            return max((shapes[place][at], *(other[place][at] for other in others if place in other)))
 
         return {place: tuple(size(place, at) for at in range(len(shape))) for place, shape in shapes.items()}
 
@@ -278,8 +281,8 @@ class VaryingPrograms:
         for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
                 found = self._learn_with(kind, call, varying, apart)
-            except (InternalError, MemoryError):
-                raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
+            except (InternalError, MemoryError, ForgottenError):
+                raise  # a mistake of Weft's, a machine that is full, and a first call are no matter of sizes
             except WeftError as error:  # exact programs go on
                 reason = error.why or error.fact
                 continue

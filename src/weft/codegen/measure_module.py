@@ -1,10 +1,13 @@
-"""Write the module that measures a machine: loops that only multiply and add, only read, or only hand over.
+"""Write the modules that measure a machine: loops that only multiply and add, only read, only hand over, or only wait.
 
 `void multiply_adds(i64 rounds, out*)` does ACCUMULATORS vectors of f32 a round.
 `void sweep(data*, i64 bytes, i64 times, out*)` reads all bytes several times, whole blocks of SWEEP_BYTES.
 `void flush(data*, i64 bytes)` puts all bytes out of all caches, where programs can do that.
 `void ping(own*, other*, i64 first, i64 last, data*, i64 bytes, out*)` and `pong` hand over to each other once for each
 number, by the counters that lanes use: ping so many bytes that it has just written, which pong reads.
+
+`void chase(start*, i64 steps, out*)` follows pointers, each of which lies where the one before points to.
+`void chain(i64 steps, out*)` does one scalar multiply-add after another.
 """
 
 from collections.abc import Sequence
@@ -123,3 +126,26 @@ def _keep(f: FunctionWriter, seen: Sequence[Register], lanes: int, out: Register
     """Store what was read, so that LLVM leaves no load out."""
     for place, value in enumerate(seen):
         f.store(value, f.offset(out, "i8", 4 * lanes * place))
+
+
+def latency_module(target: Target) -> str:
+    """Write the module."""
+    module = Module(target)
+    _chase(module.function("chase", ["ptr", "i64", "ptr"]))
+    _chain(module.function("chain", ["i64", "ptr"]))
+    return str(module)
+
+
+def _chase(f: FunctionWriter) -> None:
+    start, steps, out = f.parameters
+    with f.loop(0, steps, carried=[start]) as loop:
+        loop.carry(f.emit("ptr", f"load ptr, {loop.carried[0]}, align 8"))
+    f.emit_void(f"store {loop.carried[0]}, {out}, align 8")
+
+
+def _chain(f: FunctionWriter) -> None:
+    steps, out = f.parameters
+    factor = f.load("float", out)  # which LLVM must not know
+    with f.loop(0, steps, carried=[factor]) as loop:
+        loop.carry(f.fma(loop.carried[0], factor, factor))
+    f.store(loop.carried[0], out)

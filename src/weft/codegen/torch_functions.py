@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,9 @@ def tensor_functions() -> tuple[int, int, int] | None:
     return None if empty is None or delete is None or wrap is None else (empty, delete, wrap)
 
 
+@cache
 def _exported(library: str, name: str) -> int | None:
+    """Give the address of a function, which stays where it is; each look would make a class of Python's."""
     file = Path(torch.__file__).parent / "lib" / f"{library}.so"
     try:
         # Loaded long ago: this only finds it again.

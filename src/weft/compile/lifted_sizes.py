@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from weft.ir.at_sizes import with_sizes
-from weft.ir.calls import Call
+from weft.ir.calls import Call, ViewStep, WrittenPlace
 from weft.ir.extents import Extent
-from weft.ir.graph import Graph, Value
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Value
 from weft.ir.types import TensorType, TupleType
 from weft.passes.within import UnboundedError
 from weft.trace.lift.lift import lift_by_call
 
 
-def resized(graph: Graph) -> Graph:
-    """The same Graph with other largest sizes."""
+def resized(graph: Graph, *, smaller: bool = False) -> Graph:
+    """The same Graph with other largest sizes, which are `smaller` where none can be larger."""
     sizes: dict[Value, int] = {}
-    for value in (*graph.inputs, *graph.values):
-        for size in value.type.shape if isinstance(value.type, TensorType) else ():
-            if isinstance(size, Extent):
-                for atom in size.expression.atoms():
-                    sizes.setdefault(atom, size.today + 6 + 2 * len(sizes))
+
+    def note(size: Extent) -> Any:
+        for atom in size.expression.atoms():
+            apart, most = 6 + 2 * len(sizes), size.today
+            less = next((most - step for step in (apart, 1 + len(sizes)) if most - step > 1), most + apart)
+            sizes.setdefault(atom, less if smaller else most + apart)
+        return size
+
+    with_sizes(graph, note)  # also those that calls alone have
     return with_sizes(graph, lambda size: Extent(size.expression.value(sizes.__getitem__), size.expression))
 
 
@@ -51,15 +55,18 @@ def _meaning(thing: Any) -> Any:
         return (thing.dtype, _meaning(thing.shape))
     if isinstance(thing, TupleType):
         return _meaning(thing.items)
-    if isinstance(thing, Call):
-        return (thing.target, _meaning(thing.arguments), _meaning(thing.keywords), thing.written)
+    if isinstance(thing, (Call, ViewStep, WrittenPlace)):
+        return tuple(_meaning(getattr(thing, part.name)) for part in fields(thing))
     return (thing.shape, thing.tolist()) if isinstance(thing, torch.Tensor) else thing
 
 
-def lifted_for_all_sizes(graph: Graph) -> LiftedGraph:
-    """Lift a Graph whose sizes vary, but for calls whose rules rely on what the largest sizes are."""
+def lifted_for_all_sizes(graph: Graph, *, none_larger: bool = False) -> LiftedGraph:
+    """Lift a Graph whose sizes vary, but for calls whose rules rely on what the largest sizes are.
+
+    With `none_larger`, a size that is found out is within what is there, and cannot be larger.
+    """
     lifted = lift_by_call(graph)
-    other = resized(graph)
+    other = resized(graph, smaller=none_larger)
     lost = calls_of_lost_sizes(lifted, lift_by_call(other))
     if not lost:
         return lifted

@@ -38,7 +38,7 @@ class CompiledSegments:
         return self._others.setdefault(precision, CompiledSegments())
 
     def compiled(self, graph: Graph, weights: Mapping[Value, int], compile_graph: Compile) -> Runs:
-        """Compile a graph, or find one that says the same; `weights` are inputs that last, by their place in the path.
+        """Compile a graph, or find one that says the same; `weights` are inputs that last, and which tensor each is.
 
         What packs weights keeps them, so that other weights of the same sizes have a program of their own.
         """
@@ -194,11 +194,10 @@ def _is_made_again(value: Value) -> bool:
 
 
 def compile_path(
-    graph: Graph, decisions: Sequence[Decision], weights: frozenset[Value], kept: CompiledSegments, compile_: Compile
+    graph: Graph, decisions: Sequence[Decision], weights: Mapping[Value, int], kept: CompiledSegments, compile_: Compile
 ) -> PathGraph:
-    """Compile a path, the segments that another path has not compiled."""
+    """Compile a path, the segments that another path has not compiled; `weights` says which tensor each is."""
     cut = PathCut(graph, decisions)
-    lasting = {value: place for place, value in enumerate(graph.inputs) if value in weights}
     places = {value: place for place, value in enumerate(graph.inputs)}
     segments: list[PathSegment] = []
     unsized = frozenset(decision.values[0] for decision in decisions if isinstance(decision.ask, FoundSize))
@@ -208,7 +207,7 @@ def compile_path(
         takes += tuple(places[value] for value in segment.inputs[len(takes) :])
         for value in part.gives:
             places[value] = max(places.values(), default=-1) + 1
-        run = kept.compiled(segment, lasting, compile_) if part.values else None
+        run = kept.compiled(segment, weights, compile_) if part.values else None
         gives = tuple(places[value] for value in part.gives) if run is not None else ()
         decision = None
         if number < len(decisions):

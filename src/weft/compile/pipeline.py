@@ -44,7 +44,7 @@ from weft.runtime.varying_gradients import OneBackward, VaryingDifferentiable
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 from weft.target import host_target
 from weft.trace.backward import Derivatives
-from weft.trace.decisions import FoundSize
+from weft.trace.decisions import NumberRead
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.request import Request
@@ -185,6 +185,7 @@ def _compile_forward(traced: Traced, kept: CompiledSegments | None) -> Callable[
     precision = traced.precision if traced.gradient is None else FULL
 
     sizes = found_numbers(traced)
+    tensors = {entry.value: id(entry.tensor) for entry in traced.inputs}
 
     def compile_segment(graph: Graph, weights: frozenset[Value], *, trusted: bool) -> CompiledGraph | VaryingExecutable:
         if any(size in sizes for size in graph.inputs):
@@ -199,7 +200,8 @@ def _compile_forward(traced: Traced, kept: CompiledSegments | None) -> Callable[
             if any(size in sizes for size in graph.inputs):
                 return compile_segment(graph, weights, trusted=False)
             return compile_graph(graph, weights, trusted=False, **rest)
-        return compile_path(graph, traced.decisions, weights, segments.of(precision), compile_segment)
+        lasting = {value: tensors[value] for value in weights}
+        return compile_path(graph, traced.decisions, lasting, segments.of(precision), compile_segment)
 
     return compile_
 
@@ -338,9 +340,10 @@ def lifted(graph: Graph) -> Graph:
 
 
 def found_numbers(traced: Traced) -> frozenset[Value]:
-    """Give the inputs that are sizes which operators find out."""
-    read = {decision.read for decision in traced.decisions if isinstance(decision.ask, FoundSize)}
-    return frozenset(entry.value for entry in traced.numbers if entry.later in read)
+    """Give the inputs that are sizes which operators find out, or which are read: those that have a largest one."""
+    return frozenset(
+        entry.value for entry in traced.numbers if isinstance(entry.later, NumberRead) and entry.later.room
+    )
 
 
 def rarely_changing(traced: Traced) -> frozenset[Value]:

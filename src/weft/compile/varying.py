@@ -11,8 +11,9 @@ import torch
 from weft.compile.calibration import calibrated_inputs
 from weft.compile.lifted_sizes import lifted_for_all_sizes
 from weft.compile.precision import FULL, lowered
+from weft.config import config
 from weft.ir.at_sizes import at_sizes, has_extents
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph, LiftedGraph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType
 from weft.passes.bounded import bounded
@@ -65,7 +66,10 @@ class VaryingCompiler:
         """Compile a forward or, once it has been noted, one of its backwards."""
         sizes = tuple(self._sizes.values()) if self._is_alone else _given_sizes(graph, self._sizes)
         given, tangents = self._given.get(graph, {}), self._tangents.get(graph, {})
-        by_call = lifted_for_all_sizes(graph)
+        # Programs of PyTorch's operators give eager's bits: no sum of theirs may have zeros behind it.
+        is_found = all(place.dimension is None for place in sizes)
+        native = config().codegen == "native"
+        by_call = lifted_for_all_sizes(graph, none_larger=is_found) if native else LiftedGraph.of(graph)
         lifted = by_call.graph
         growing = growing_inputs(lifted) if self._is_alone else {}
         largest = bounded(by_call, given | tangents, growing)

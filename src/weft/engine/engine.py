@@ -174,6 +174,22 @@ class Engine(BaseEngine):
         """
         return self._link_lock
 
+    def take_turn(self) -> bool:
+        """Hold `turn`, unless another thread does."""
+        return self._link_lock.acquire(blocking=False)
+
+    def give_turn_back(self) -> None:
+        """End a turn, and see to what was pushed meanwhile."""
+        self._link_lock.release()
+        if self.inbox:
+            self.advance()
+
+    @property
+    def skips_none(self) -> bool:
+        """Whether no failure may keep a task from running, and nobody notes when tasks run."""
+        failures = self.failures
+        return not (failures.known or failures.closed or self.timeline)
+
     def perform_here(self, call: Callable[[], object], writes: Callable[[], Iterable[Var]], name: str) -> None:
         """Run a task on this thread, which holds `turn`, while the engine is quiet; `writes` is asked if it fails."""
         try:
@@ -181,6 +197,7 @@ class Engine(BaseEngine):
         except BaseException as error:
             task = self.make_task(call, (), writes(), self.workers.find("cpu"))
             task.name = name
+            mark_place(task, _getframe(1))
             with self._push_lock:
                 limits = self.limits
                 task.number = limits.pushed + 1

@@ -53,6 +53,10 @@ class Timeline:
         self._spans: list[TaskRun] = []
         self._earlier: dict[int, tuple[int, ...]] = {}
 
+    def __repr__(self) -> str:
+        told = self.verdict.removeprefix("weft: ") or f"recording, {counted(len(self._spans), 'task')} so far"
+        return f"<timeline in {self.path}: {told}>"
+
     def linked(self, task: Task) -> None:
         """Note what a task comes after; called under the link lock just before the task is linked."""
         self._earlier[task.number] = tuple(earlier.number for earlier in predecessors(task))

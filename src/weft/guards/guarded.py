@@ -13,11 +13,12 @@ from weft.guards.back_off import BackOff
 from weft.guards.words import Settled, Told, can_watch
 from weft.runtime.binding import BoundProgram
 from weft.runtime.new_tensors import OutputType
+from weft.trace.decisions import NumberRead
 from weft.trace.interception.capture import PLAIN_TYPES
 from weft.trace.python_state.containers import MISSING, Touched
 from weft.trace.python_state.counters import number_at
 from weft.trace.python_state.given_objects import NONE_APART, containers_of
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import Fact, PythonState
 from weft.trace.python_state.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
 from weft.trace.signature import memory_key, tensor_change, tensor_key
@@ -80,6 +81,7 @@ class Guarded(Generic[Runs]):
         self._places = tuple(entry.slot.let_go(touched) for entry in traced.numbers if entry.slot is not None)
         self._later = tuple(entry.later for entry in traced.numbers if entry.later is not None)
         self._conditions = traced.conditions
+        self.reads_numbers = bool(self._later) and all(isinstance(one, NumberRead) for one in self._later)
         slots = [state.slot(tensor) for tensor in captured]
         # Places of one tensor are one input, as long as it is one tensor; and what puts into a place what is there
         # already is not seen, and has to be once something else is there.
@@ -103,6 +105,7 @@ class Guarded(Generic[Runs]):
         self.told: list[Told | None] = [None]
         """What entries read of the facts; None where words cannot tell whether they hold."""
         self.known: Any = None  # the entry of the calls that it was made for last, kept here by who makes it
+        self.paths: Any = None  # with which it shares an entry, kept here by who makes that
         self.attempts = BackOff(first=1)  # to make one
         self._alarms = 0
         self._restless = frozenset(number for number, fact in enumerate(self._facts) if fact.moves)
@@ -142,6 +145,18 @@ class Guarded(Generic[Runs]):
     def bound(self, places: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
         """What runs the program as it is bound now, if there can be such; arguments are in these places of a call."""
         return None if self._memory is not None or self.numbers else self.program.bound(places)
+
+    def settled_for_paths(self) -> Settled | None:
+        """The facts as words, where these tell all that a path relies on before it reads a value."""
+        settled = self._settled
+        asks = self.asked or self._flipped or self._places or self.moves or self.numbers
+        if settled is None or asks or not settled.is_told() or (self._later and not self.reads_numbers):
+            return None
+        return settled if self._memory is None or self._are_apart else None
+
+    def with_numbers_to_read(self, inputs: Sequence[Any]) -> list[Any]:
+        """What goes in, arguments and captured tensors, with room for what a run reads."""
+        return self._with_later(list(inputs))
 
     @property
     def moves(self) -> bool:
@@ -319,15 +334,16 @@ class Guarded(Generic[Runs]):
 
     def _may_be_told(self, settled: Settled) -> bool:
         """Whether words tell all that the program relies on."""
-        asks = self.asked or self._flipped or self._places or self._later or self.moves
-        return settled.is_told() and not asks and (self._memory is None or self._are_apart)
+        asks = self.asked or self._flipped or self._places or self.moves
+        draws = self._later and not self.reads_numbers
+        return settled.is_told() and not (asks or draws) and (self._memory is None or self._are_apart)
 
 
 def _are_same(before: Sequence[Any], now: Sequence[Any]) -> bool:
     return len(before) == len(now) and all(map(is_, before, now))
 
 
-def _parted(pairs: Iterable[tuple[Location, Location]]) -> str | None:
+def _parted(pairs: Iterable[tuple[Slot, Slot]]) -> str | None:
     """A sentence on places that held the same thing and no longer do."""
     parted = (other for one, other in pairs if one.get() is not other.get())
     return next((f"{other.path} held the same as another place" for other in parted), None)

@@ -9,6 +9,7 @@ from weft.guards.back_off import BackOff
 from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.likeness import NOTHING, CallItems, Likeness, likeness_of
+from weft.guards.paths_entry import PathsEntry
 
 MOST_KNOWN_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
 
@@ -34,7 +35,8 @@ class KnownCall:
         runner = _Runner(guarded, likeness, told, guarded.program.run if sized is None else sized.run)
         program = guarded.program
         # A program that is not native from end to end runs at once, without a look at whether it could be bound.
-        runs = runner.run if program.may_be_bound and told is guarded.told and sized is None else runner.run_unbound
+        may_be_bound = program.may_be_bound and not guarded.outcomes and told is guarded.told and sized is None
+        runs = runner.run if may_be_bound else runner.run_unbound
         ways = Ways(told, runs, runner.check, program.needs_containers)
         self._bound = runner.bound
         self.entry: Entry = make_entry(likeness, guarded.taken, ways, runner.bound)
@@ -52,7 +54,8 @@ class _Runner:
         self, guarded: Guarded[Any], likeness: Likeness, told: list[Any], run_unbound: Callable[..., Any]
     ) -> None:
         self.bound: list[Any] = [None]
-        self.run_unbound = run_unbound
+        self._run_inputs = run_unbound
+        self.run_unbound = self._run_reading if guarded.reads_numbers else run_unbound
         self._run: BoundRun | None = None
         self._guarded, self._likeness, self._told = guarded, likeness, told
         self._attempts = BackOff()
@@ -70,10 +73,14 @@ class _Runner:
             self.bound[0] = None if run is None else run.state
         return result
 
+    def _run_reading(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run a program that reads numbers, for which there is to be room."""
+        return self._run_inputs(self._guarded.with_numbers_to_read(inputs), containers)
+
     def check(self, leaves: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
         """Run the program if its facts hold, which words do not tell."""
         inputs = self._guarded.ready(leaves) if self._likeness.is_that_of(leaves) else None
-        return MISSED if inputs is None else self.run_unbound(inputs, containers)
+        return MISSED if inputs is None else self._run_inputs(inputs, containers)
 
 
 class KnownCalls:
@@ -81,7 +88,7 @@ class KnownCalls:
 
     def __init__(self) -> None:
         self.entry: Entry = refuse_all  # of the latest
-        self._kept: tuple[KnownCall, ...] = ()
+        self._kept: tuple[KnownCall | PathsEntry, ...] = ()
 
     def run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What a call gives that is like one of those before the latest; else MISSED."""
@@ -100,13 +107,16 @@ class KnownCalls:
         sized: SizedRun | None = None,
     ) -> None:
         """Note that a program ran that no entry led to: from now on one may."""
-        if guarded.attempts.is_due():
+        shared = None if guarded.paths is None else guarded.paths.known(arguments, keywords)
+        if shared is not None:
+            guarded.known = shared
+        elif guarded.attempts.is_due() or isinstance(guarded.known, PathsEntry):
             guarded.known = known_call(guarded, arguments, keywords, sized)
         known = guarded.known
         if known is not None:
             self._put_first(known)
 
-    def _put_first(self, known: KnownCall) -> None:
+    def _put_first(self, known: KnownCall | PathsEntry) -> None:
         if not self._kept or known is not self._kept[0]:
             others = (other for other in self._kept if other.guarded is not known.guarded)
             self._kept = (known, *others)[:MOST_KNOWN_CALLS]
@@ -123,7 +133,7 @@ def known_call(
 
 def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | None:
     """An entry that gives the inputs of a program for calls like this one, and runs nothing."""
-    found = _likeness(guarded, CallItems(arguments, {}))
+    found = None if guarded.reads_numbers else _likeness(guarded, CallItems(arguments, {}))
     if found is None:
         return None
     likeness, told = found

@@ -38,7 +38,8 @@ from weft.runtime.memory_layout import (
 )
 from weft.runtime.shared_code import shared_library
 from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.library_names import LibraryFact
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import Fact
 
 MOST_DIMENSIONS = 5  # sizes of more dimensions lie in memory of their own
@@ -99,9 +100,13 @@ class Words:
         """Whether an entry has found since that nothing had changed."""
         return bool(self._seen.value)
 
+    def places(self) -> list[int]:
+        """Where the memory of tensors is, where that matters."""
+        return sorted({tensor.untyped_storage().data_ptr() for tensor in self._kept[1]}) if self._places else []
+
     def told(self, captured: tuple[torch.Tensor, ...]) -> Told:
         """What an entry reads: where it matters where tensors lie, arguments must share no memory with them."""
-        foreign = sorted({tensor.untyped_storage().data_ptr() for tensor in captured}) if self._places else []
+        foreign = self.places()
         table = table_of([(address,) for address in foreign])
         words = {
             GuardWord.ROWS: self._address,
@@ -146,7 +151,7 @@ class Settled:
     """
 
     def __init__(
-        self, facts: Sequence[Fact], slots: Sequence[Location], restless: frozenset[int], *, places: bool = False
+        self, facts: Sequence[Fact], slots: Sequence[Slot], restless: frozenset[int], *, places: bool = False
     ) -> None:
         images: Images = {}
         self._facts = tuple(facts)  # they hold what the rows are about, with what is in containers now
@@ -202,6 +207,8 @@ def _rows_of(fact: Fact, images: Images, kept: list[Any]) -> Rows | None:
     """The words that tell whether a fact holds; None where memory cannot tell. What they name is put in `kept`."""
     if isinstance(fact, SettingFact):
         return None
+    if isinstance(fact, LibraryFact):
+        return dictionary_rows(fact.own)
     if isinstance(fact, NameFact):
         parts = [held_rows(fact.container, fact.key, fact.value, images)]
         inside = [fact.value] if fact.is_open else []

@@ -1,4 +1,4 @@
-"""Write other sizes into a Graph in the place of those that vary."""
+"""Write numbers into a Graph in the place of its number inputs, and other sizes in the place of those that vary."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from weft.ir.calls import Call, ViewStep, map_arguments
+from weft.ir.calls import Argument, Call, Operand, ViewStep, WrittenPlace, map_arguments
 from weft.ir.extents import Extent, today
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph, Value, Write
+from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType, TupleType
 
 
@@ -22,17 +23,7 @@ def with_sizes(graph: Graph, now_of: Callable[[Extent], int]) -> Graph:
     """The same Graph with other sizes in the place of those that vary."""
 
     def changed(thing: Any) -> Any:
-        if isinstance(thing, Extent):
-            return now_of(thing)
-        if isinstance(thing, tuple):
-            return tuple(map(changed, thing))
-        if isinstance(thing, Call):
-            keywords = tuple((name, changed(entry)) for name, entry in thing.keywords)
-            return replace(thing, arguments=changed(thing.arguments), keywords=keywords)
-        if isinstance(thing, TensorType) and has_extents(thing):
-            again = replace(thing, shape=changed(thing.shape), strides=changed(thing.strides))
-            return again if has_extents(thing.strides) else _like_dense(again, thing)
-        return TupleType(changed(thing.items)) if isinstance(thing, TupleType) else thing
+        return _with_extents(thing, now_of)
 
     now: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.values):
@@ -46,8 +37,34 @@ def with_sizes(graph: Graph, now_of: Callable[[Extent], int]) -> Graph:
         inputs=tuple(now[value] for value in graph.inputs),
         values=tuple(now[value] for value in graph.values),
         results=tuple(replace(result, value=now[result.value]) for result in graph.results),
-        writes=tuple(replace(write, input=now[write.input], value=now[write.value]) for write in graph.writes),
+        writes=tuple(Write(now[write.input], now[write.value], changed(write.path)) for write in graph.writes),
     )
+
+
+def _with_extents(thing: Any, now_of: Callable[[Extent], int]) -> Any:
+    """The same thing, a type or what a call carries, with other sizes in the place of those that vary."""
+
+    def changed(part: Any) -> Any:
+        return _with_extents(part, now_of)
+
+    if isinstance(thing, Extent):
+        return now_of(thing)
+    if isinstance(thing, tuple):
+        return tuple(map(changed, thing))
+    if isinstance(thing, Call):
+        return Call(thing.target, changed(thing.arguments), _named(thing.keywords, changed), changed(thing.written))
+    if isinstance(thing, ViewStep):
+        return ViewStep(thing.target, changed(thing.arguments), _named(thing.keywords, changed), thing.item)
+    if isinstance(thing, WrittenPlace):
+        return WrittenPlace(thing.base, changed(thing.path))
+    if isinstance(thing, TensorType) and has_extents(thing):
+        kind = replace(thing, shape=changed(thing.shape), strides=changed(thing.strides))
+        return kind if has_extents(kind.strides) else _like_dense(kind, thing)
+    return TupleType(changed(thing.items)) if isinstance(thing, TupleType) else thing
+
+
+def _named(keywords: tuple[tuple[str, Any], ...], changed: Callable[[Any], Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, changed(argument)) for name, argument in keywords)
 
 
 def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
@@ -60,22 +77,18 @@ def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
 
 def path_at_sizes(path: tuple[ViewStep, ...], sizes: Mapping[Value, int]) -> tuple[ViewStep, ...]:
     """A path of views at these sizes."""
-
-    def known(leaf: Any) -> Any:
-        return leaf.expression.value(sizes.__getitem__) if isinstance(leaf, Extent) else leaf
-
-    return tuple(
-        replace(
-            step,
-            arguments=map_arguments(step.arguments, known),
-            keywords=tuple((name, map_arguments(argument, known)) for name, argument in step.keywords),
-        )
-        for step in path
-    )
+    found: tuple[ViewStep, ...] = _with_extents(path, lambda size: size.expression.value(sizes.__getitem__))
+    return found
 
 
 def has_extents(thing: Any) -> bool:
-    """Whether sizes among sizes, or in types, vary."""
+    """Whether sizes among sizes, in types, or in what a call carries, vary."""
+    if isinstance(thing, Call):
+        return has_extents((thing.arguments, thing.keywords, thing.written))
+    if isinstance(thing, ViewStep):
+        return has_extents((thing.arguments, thing.keywords))
+    if isinstance(thing, WrittenPlace):
+        return has_extents(thing.path)
     if isinstance(thing, TensorType):
         return has_extents(thing.shape) or has_extents(thing.strides)
     if isinstance(thing, TupleType):
@@ -93,3 +106,52 @@ def dense_order(kind: TensorType) -> tuple[int, ...]:
             return ()
         step *= max(size, 1)
     return tuple(order)
+
+
+def bind_numbers(graph: Graph, numbers: Mapping[Value, Any]) -> Graph:
+    """Replace number inputs by literals, and arithmetic on them by what it gives; results that are numbers go."""
+    known: dict[Value, Any] = dict(numbers)
+    rebuilt: dict[Value, Value] = {}
+    values: list[Value] = []
+    for value in graph.values:
+        if value.op == "number" and all(operand in known for operand in value.operands):
+            known[value] = evaluate(value, [known[operand] for operand in value.operands])
+            continue
+        bound = _bound(value, known, rebuilt)
+        rebuilt[value] = bound
+        values.append(bound)
+    return replace(
+        graph,
+        inputs=tuple(value for value in graph.inputs if value not in numbers),
+        values=tuple(values),
+        results=tuple(
+            replace(result, value=rebuilt.get(result.value, result.value))
+            for result in graph.results
+            if result.value not in known
+        ),
+        writes=tuple(replace(write, value=rebuilt.get(write.value, write.value)) for write in graph.writes),
+    )
+
+
+def _bound(value: Value, known: Mapping[Value, Any], rebuilt: Mapping[Value, Value]) -> Value:
+    if not any(operand in known or operand in rebuilt for operand in value.operands):
+        return value
+    kept = [operand for operand in value.operands if operand not in known]
+    operands = tuple(rebuilt.get(operand, operand) for operand in kept)
+    call = value.attributes.get("call")
+    if call is None or len(kept) == len(value.operands):
+        return replace(value, operands=operands)
+
+    def fill(argument: Argument) -> Argument:
+        if not isinstance(argument, Operand):
+            return argument
+        operand = value.operands[argument.index]
+        return known[operand] if operand in known else Operand(kept.index(operand))
+
+    changed: Call = replace(
+        call,
+        arguments=map_arguments(call.arguments, fill),
+        keywords=tuple((name, map_arguments(argument, fill)) for name, argument in call.keywords),
+        written=tuple(replace(place, base=kept.index(value.operands[place.base])) for place in call.written),
+    )
+    return replace(value, operands=operands, attributes=MappingProxyType({**value.attributes, "call": changed}))

@@ -222,6 +222,11 @@ def today(number: int) -> int:
     return number.today if isinstance(number, Extent) else number
 
 
+def is_same_size(one: int, other: int) -> bool:
+    """Whether two sizes are equal at every call, not only today."""
+    return today(one) == today(other) and _expression(one) == _expression(other)
+
+
 def _expression(number: Any) -> Polynomial:
     if not isinstance(number, int):
         raise FixedSizeError(f"a size that varies meets {type(number).__name__} {number}".split("\n")[0])

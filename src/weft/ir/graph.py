@@ -1,4 +1,4 @@
-"""Define values and Graphs: an immutable list of single results in the order they are computed."""
+"""Define values and Graphs: an immutable list of single results in the order they are computed, also in small ops."""
 
 from __future__ import annotations
 
@@ -96,3 +96,21 @@ def replace_operands(values: Iterable[Value], replacements: dict[Value, Value]) 
             replacements[value] = replace(value, operands=operands)
         rebuilt.append(replacements.get(value, value))
     return tuple(rebuilt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiftedGraph:
+    """A lifted Graph.
+
+    `values_of` has every value of the Graph before it was lifted, in order, with those of the lifted one that were
+    added for it; `now` has what stands for it, where that is one value.
+    """
+
+    graph: Graph
+    values_of: Mapping[Value, tuple[Value, ...]]
+    now: Mapping[Value, Value]
+
+    @classmethod
+    def of(cls, graph: Graph) -> LiftedGraph:
+        """Take a Graph whose values stand for themselves."""
+        return cls(graph, {value: (value,) for value in graph.values}, {value: value for value in graph.values})

@@ -58,6 +58,14 @@ def evaluate(value: Value, operands: Sequence[Any]) -> Any:
     return _laid_out(value, result, value.type)
 
 
+def apply_rule(value: Value, operands: Sequence[Any]) -> Any:
+    """Compute one value by the rule of its op, in whatever strides that gives, also of sizes that vary.
+
+    A function, not the table: a trace looks into tables, for what may change, and not into functions of Weft's.
+    """
+    return RULES[value.op](value, *operands)
+
+
 def check_inputs(graph: Graph, inputs: Sequence[Any]) -> None:
     """Check that inputs are what a Graph declares."""
     if len(inputs) != len(graph.inputs):
@@ -98,6 +106,10 @@ def _laid_out(value: Value, result: Any, declared: Type) -> Any:
     return result if given.strides == declared.strides else with_strides(result, declared.strides)
 
 
+# PyTorch writes no whole numbers without a sign by index.
+SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The same elements at other distances, also where several share one place."""
     if tensor.numel() == 0:
@@ -108,9 +120,10 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
         column = [1] * tensor.dim()
         column[dimension] = extent
         offsets += torch.arange(extent, device=tensor.device).reshape(column) * stride
-    memory = torch.zeros(int(offsets.max()) + 1, dtype=tensor.dtype, device=tensor.device)
-    memory[offsets.reshape(-1)] = tensor.reshape(-1)
-    return memory.as_strided(tensor.shape, strides)
+    bits = SAME_BITS.get(tensor.dtype, tensor.dtype)
+    memory = torch.zeros(int(offsets.max()) + 1, dtype=bits, device=tensor.device)
+    memory[offsets.reshape(-1)] = tensor.reshape(-1).view(bits)
+    return memory.view(tensor.dtype).as_strided(tensor.shape, strides)
 
 
 def _own(result: Any) -> Any:

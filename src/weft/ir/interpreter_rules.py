@@ -14,7 +14,7 @@ from weft.errors import UsageError
 from weft.ir import library
 from weft.ir.calls import HOLE, Argument, Call, Operand, Path, WrittenArgument, flat_results, map_arguments
 from weft.ir.graph import Value
-from weft.ir.number_operators import NUMBER_OPERATORS
+from weft.ir.ops import NUMBER_OPERATORS
 from weft.ir.types import TensorType, TupleType
 
 

@@ -1,12 +1,15 @@
-"""List every operator of the Graph language as one row of the op table, from which everything else is derived.
+"""List every operator of the Graph language as one row of a table, from which everything else is derived.
 
 The meaning of an elementwise row is the PyTorch function of that name on operands of one shape and one dtype:
 broadcasting (`expand`) and promotion (`cast`) are values of their own. NaN, signed zero and integer wrap are PyTorch's.
+
+The arithmetic of Python numbers has a table of its own: what a number that changes between calls goes through.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -375,3 +378,27 @@ def may_refuse(value: Value) -> bool:
     first = value.operands[0].type if value.operands else None
     of_floats = isinstance(first, TensorType) and first.dtype.is_floating_point
     return library.may_refuse(value.attributes["call"].target, of_floats=of_floats)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOperator:
+    """One operator on Python numbers: how many it takes, and the function."""
+
+    arity: int
+    function: Callable[..., Any]
+
+
+NUMBER_OPERATORS: dict[str, NumberOperator] = {
+    "add": NumberOperator(2, operator.add),
+    "sub": NumberOperator(2, operator.sub),
+    "mul": NumberOperator(2, operator.mul),
+    "truediv": NumberOperator(2, operator.truediv),
+    "floordiv": NumberOperator(2, operator.floordiv),
+    "mod": NumberOperator(2, operator.mod),
+    "pow": NumberOperator(2, operator.pow),
+    "neg": NumberOperator(1, operator.neg),
+    "abs": NumberOperator(1, operator.abs),
+    "int": NumberOperator(1, int),
+    "float": NumberOperator(1, float),
+    "bool": NumberOperator(1, bool),
+}

@@ -174,9 +174,14 @@ class _Writer:
     def _place(self, place: Place | None) -> str:
         if place is None or not self.places:
             return ""
-        filename = short_path(place.filename) if self.short_places else place.filename
-        text = f"  # {_plain_or_quoted(filename)}:{place.line}"
+        filename = _readable(short_path(place.filename)) if self.short_places else _plain_or_quoted(place.filename)
+        text = f"  # {filename}:{place.line}"
         return f"{text} in {_plain_or_quoted(place.function)}" if place.function else text
+
+
+def _readable(text: str) -> str:
+    """A name for people only, so that blanks do no harm; but a line must stay a line."""
+    return text if text.isprintable() and '"' not in text else json.dumps(text)
 
 
 def _plain_or_quoted(text: str) -> str:

@@ -41,8 +41,7 @@ from weft.ir import library
 from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.literals import LITERALS
-from weft.ir.number_operators import NUMBER_OPERATORS
-from weft.ir.ops import OPS, infer_type, is_number
+from weft.ir.ops import NUMBER_OPERATORS, OPS, infer_type, is_number
 from weft.ir.types import NothingType, NumberType, TensorType, TupleType, Type, UnsizedType
 
 

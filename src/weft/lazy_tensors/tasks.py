@@ -22,7 +22,8 @@ from weft.errors import ExecutionError, source_line
 from weft.lazy_tensors.tensor import LazyStorage
 from weft.owners import Owner, owner_of
 from weft.runtime.process_memory import keep_freed_memory
-from weft.trace.interception.capture import running_autograd_number, traced_elsewhere
+from weft.trace.interception.capture import traced_elsewhere
+from weft.trace.interception.modes import running_autograd_number
 
 GPU_LANES = 2  # so many spawned calls queue work on a GPU at once
 # Of estimated work. What takes longer outlasts the queuing, and is better given all cores from the start.

@@ -8,6 +8,7 @@ from weft.mx.arrays import nd as ndarray
 from weft.mx.arrays import queue as engine
 from weft.mx.arrays.nd import random
 from weft.mx.base import MXNetError, context
+from weft.mx.base import numpy_mode as util
 from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from weft.mx.gluon.to_torch import to_torch
 from weft.mx.installing import install
@@ -16,12 +17,26 @@ from weft.mx.symbols import names as attribute
 from weft.mx.symbols import names as name
 from weft.mx.symbols import sym as symbol
 from weft.mx.symbols.names import AttrScope
-from weft.mx.training import data_iter as io
-from weft.mx.training import initializer, kvstore, lr_scheduler, metric, model, module, optimizer
+from weft.mx.training import (
+    image,
+    initializer,
+    io,
+    kvstore,
+    lr_scheduler,
+    metric,
+    model,
+    module,
+    monitor,
+    optimizer,
+    recordio,
+)
+from weft.mx.training import image as img
 from weft.mx.training import initializer as init
 from weft.mx.training import kvstore as kv
+from weft.mx.training import legacy_rnn as rnn
 from weft.mx.training import model as callback
 from weft.mx.training import module as mod
+from weft.mx.training import monitor as mon
 
 __version__ = "1.9.1"  # of MXNet, whose dialect this is
 
@@ -42,6 +57,8 @@ __all__ = [
     "executor",
     "gluon",
     "gpu",
+    "image",
+    "img",
     "init",
     "initializer",
     "install",
@@ -52,6 +69,8 @@ __all__ = [
     "metric",
     "mod",
     "model",
+    "mon",
+    "monitor",
     "module",
     "name",
     "nd",
@@ -61,10 +80,13 @@ __all__ = [
     "optimizer",
     "profiler",
     "random",
+    "recordio",
+    "rnn",
     "sym",
     "symbol",
     "test_utils",
     "to_torch",
+    "util",
     "visualization",
     "viz",
 ]

@@ -9,10 +9,23 @@ from weft import mx
 from weft.errors import UsageError
 from weft.mx import base, d2l, gluon, profiler, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
-from weft.mx.base import context
+from weft.mx.base import context, numpy_mode
 from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
 from weft.mx.symbols import executor, names, sym, symbol
-from weft.mx.training import data_iter, initializer, kvstore, lr_scheduler, metric, model, module, optimizer
+from weft.mx.training import (
+    image,
+    initializer,
+    io,
+    kvstore,
+    legacy_rnn,
+    lr_scheduler,
+    metric,
+    model,
+    module,
+    monitor,
+    optimizer,
+    recordio,
+)
 
 MODULES: dict[str, Any] = {
     "mxnet": mx,
@@ -37,6 +50,8 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon.rnn": rnn,
     "mxnet.gluon.trainer": trainer,
     "mxnet.gluon.utils": splitting,
+    "mxnet.image": image,
+    "mxnet.img": image,
     "mxnet.init": initializer,
     "mxnet.initializer": initializer,
     "mxnet.nd": nd,
@@ -53,7 +68,7 @@ MODULES: dict[str, Any] = {
     "mxnet.profiler": profiler,
     "mxnet.optimizer": optimizer,
     "mxnet.callback": model,
-    "mxnet.io": data_iter,
+    "mxnet.io": io,
     "mxnet.kv": kvstore,
     "mxnet.kvstore": kvstore,
     "mxnet.lr_scheduler": lr_scheduler,
@@ -61,12 +76,17 @@ MODULES: dict[str, Any] = {
     "mxnet.mod": module,
     "mxnet.model": model,
     "mxnet.module": module,
+    "mxnet.mon": monitor,
+    "mxnet.monitor": monitor,
     "mxnet.name": names,
     "mxnet.random": nd.random,
+    "mxnet.recordio": recordio,
+    "mxnet.rnn": legacy_rnn,
     "mxnet.sym": sym,
     "mxnet.symbol": sym,
     "mxnet.symbol.symbol": symbol,
     "mxnet.test_utils": test_utils,
+    "mxnet.util": numpy_mode,
     "mxnet.visualization": visualization,
     "mxnet.viz": visualization,
     "d2lzh": d2l,

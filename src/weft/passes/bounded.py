@@ -20,12 +20,12 @@ import torch
 
 from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
-from weft.ir.graph import Value
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import LiftedGraph, Value
 from weft.ir.ops import build
 from weft.ir.types import TensorType, TupleType, Type
 from weft.passes.bounding import NOTHING_GIVEN, BoundedGraph, Bounder, Rule
 from weft.passes.growing import grow, grown_type
+from weft.passes.reshaping import reshape
 from weft.passes.true_sizes import TrueSizes
 from weft.passes.within import (
     Dimension,
@@ -38,7 +38,6 @@ from weft.passes.within import (
     joined,
     merged,
     prefix,
-    size_of,
     varies,
     whole,
 )
@@ -70,49 +69,6 @@ def _permute(bounder: Bounder, value: Value) -> Found:
         bounder.moved_inputs.add(value)
     within = bounder.within[operand]
     return bounder.again(value), tuple(within[place] for place in value.attributes["order"])
-
-
-def _reshape(bounder: Bounder, value: Value) -> Found:
-    """Parts of dimensions go to the dimension that they become a part of."""
-    (operand,) = value.operands
-    assert isinstance(value.type, TensorType)
-    if operand in bounder.moved_inputs:
-        bounder.moved_inputs.add(value)
-    if 0 in map(today, value.type.shape):
-        raise UnboundedError("a reshape of no elements follows no dimensions")
-    waiting = [factor for dimension in bounder.within[operand] for factor in dimension if factor.largest != 1]
-    found: list[Dimension] = []
-    for size in value.type.shape:
-        parts, missing = [], today(size)
-        while missing > 1:
-            if not waiting:
-                raise UnboundedError("a reshape does not follow dimensions that vary")
-            factor = waiting.pop(0)
-            if missing % factor.largest == 0:
-                parts.append(factor)
-                missing //= factor.largest
-            else:
-                outer, inner = _split(factor, missing)
-                parts.append(outer)
-                waiting.insert(0, inner)
-                missing = 1
-        dimension = tuple(parts)
-        if varies(dimension) and size_of(dimension) != expression_of(size):
-            raise UnboundedError(f"a reshape makes a dimension of {size} of one of {size_of(dimension)}")
-        found.append(dimension)
-    return bounder.again(value), tuple(found)
-
-
-def _split(factor: Factor, outer: int) -> tuple[Factor, Factor]:
-    inner, rest = divmod(factor.largest, outer)
-    if rest:
-        raise UnboundedError("a reshape cuts through a dimension")
-    if factor.size is None:
-        return Factor(outer), Factor(inner)
-    size = factor.size.over(inner)
-    if size.times(Polynomial.constant(inner)) != factor.size:
-        raise UnboundedError("a reshape cuts through a dimension that varies")
-    return Factor(outer, size), Factor(inner)
 
 
 def _iota(bounder: Bounder, value: Value) -> Found:
@@ -333,7 +289,7 @@ def _pad(bounder: Bounder, value: Value) -> Found:
     low, high = value.attributes["low"], value.attributes["high"]
     found, filled = [], []
     for place, (size, new) in enumerate(zip(operand.type.shape, value.type.shape, strict=True)):
-        if (low[place], high[place]) == (0, 0) and not isinstance(low[place], Extent):
+        if (low[place], high[place]) == (0, 0) and not any(isinstance(one[place], Extent) for one in (low, high)):
             found.append(bounder.within[operand][place])
             continue
         if isinstance(low[place], Extent):
@@ -500,9 +456,18 @@ def _convolution(bounder: Bounder, value: Value) -> Found:
     image, weight = value.operands
     _only_images_vary(bounder, image)
     _refuse_varying_windows(bounder, value, weight)
-    padded = [place for place in _spatial(image.type) if value.attributes["padding"][place - 2]]
-    new = bounder.again(value, bounder.masked(image, padded, 0.0), bounder.now[weight])
+    new = bounder.again(value, bounder.masked(image, _leaving(value, image), 0.0), bounder.now[weight])
     return new, _imaged(value, bounder.within[image][0])
+
+
+def _leaving(value: Value, image: Value) -> list[int]:
+    """The dimensions along which windows see what is outside, or leave out places: kernels end there, then."""
+    given = value.attributes
+    padding, steps = given["padding"], given.get("stride") or given["kernel_size"]
+    sides = [
+        (place, min(place - 2, len(padding) - 1), min(place - 2, len(steps) - 1)) for place in _spatial(image.type)
+    ]
+    return [place for place, before, apart in sides if padding[before] or steps[apart] != 1]
 
 
 def _input_gradient(bounder: Bounder, value: Value) -> Found:
@@ -538,7 +503,7 @@ def _max_pool(bounder: Bounder, value: Value) -> Found:
         _note_places(bounder, value)
     lowest = _extreme(-math.inf, image.type.dtype)
     within = _imaged(value, bounder.within[image][0])
-    return bounder.again(value, bounder.masked(image, _spatial(image.type), lowest)), (within, within)
+    return bounder.again(value, bounder.masked(image, _leaving(value, image), lowest)), (within, within)
 
 
 def _note_places(bounder: Bounder, value: Value) -> None:
@@ -569,7 +534,8 @@ def _average_pool(bounder: Bounder, value: Value) -> Found:
     _refuse_partial_windows(bounder, value, image)
     if has_extents(image.type) and any(given["padding"]) and not given["count_include_pad"]:
         raise UnboundedError("windows of an average are counted at a border that varies")
-    masked = bounder.masked(first, _spatial(first.type), 0.0)
+    is_gradient = first is not image
+    masked = bounder.masked(first, _spatial(first.type) if is_gradient else _leaving(value, image), 0.0)
     others = [bounder.now[operand] for operand in value.operands[1:]]
     return bounder.again(value, masked, *others), _imaged(value, bounder.within[image][0])
 
@@ -642,7 +608,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "elementwise": elementwise,
         "expand": _expand,
         "permute": _permute,
-        "reshape": _reshape,
+        "reshape": reshape,
         "iota": _iota,
         **dict.fromkeys(("sum", "prod", "min", "max", "any", "all"), _reduction),
         **dict.fromkeys(("argmax", "argmin"), _position),

@@ -14,8 +14,7 @@ import torch
 from weft.errors import UsageError
 from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial
-from weft.ir.graph import Graph, Value, Write
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Value, Write
 from weft.ir.ops import OPS, build
 from weft.ir.size_numbers import number_of
 from weft.ir.types import TensorType, contiguous

@@ -14,8 +14,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.ops import OPS, build
 from weft.ir.types import TensorType, type_of
-from weft.passes.law import SAME_ELEMENTS, Number, rebuilt, tensor_type, uniform
-from weft.passes.rewrite import Groups, is_reproducible, rebuild
+from weft.passes.rewrite import SAME_ELEMENTS, Groups, Number, is_reproducible, rebuild, rebuilt, tensor_type, uniform
 
 LARGEST = 1 << 16
 """Bytes of a folded constant; beyond, computing costs less than keeping and loading."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from weft.ir.graph import Value
-from weft.passes.law import Apply, Law, Number, operand_if_alike, rebuilt, tensor_type, uniform
+from weft.passes.rewrite import Apply, Law, Number, operand_if_alike, rebuilt, tensor_type, uniform
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

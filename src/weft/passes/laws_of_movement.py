@@ -11,8 +11,8 @@ import torch
 from weft.ir.graph import Value
 from weft.ir.ops import build
 from weft.ir.types import CPU, contiguous
-from weft.passes.law import Law, operand_if_alike, rebuilt, tensor_type, uniform
 from weft.passes.laws_of_arithmetic import FLOATS, is_positive_zero
+from weft.passes.rewrite import Law, operand_if_alike, rebuilt, tensor_type, uniform
 
 
 def nothing_moves(value: Value) -> Value | None:
@@ -145,7 +145,7 @@ MOVEMENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PaddedPart:
     """A value inside zeros along one dimension, from an element on."""
 
     value: Value
@@ -182,17 +182,17 @@ def sum_of_parts(value: Value) -> Value | None:
     )
 
 
-def _part(value: Value) -> Part | None:
+def _part(value: Value) -> PaddedPart | None:
     if value.op != "pad" or not is_positive_zero(value.attributes["value"]):
         return None
     sides = zip(value.attributes["low"], value.attributes["high"], strict=True)
     padded = [dimension for dimension, side in enumerate(sides) if any(side)]
     if len(padded) != 1 or not tensor_type(value).size:
         return None
-    return Part(value.operands[0], padded[0], value.attributes["low"][padded[0]])
+    return PaddedPart(value.operands[0], padded[0], value.attributes["low"][padded[0]])
 
 
-def _added(part: Part) -> list[Value]:
+def _added(part: PaddedPart) -> list[Value]:
     """What is joined: with the zero added that lay over it, which makes 0 of -0."""
     value = part.value
     if value.op == "concat" and value.attributes["dimension"] == part.dimension and all(map(_is_added, value.operands)):

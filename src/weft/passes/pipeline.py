@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from weft.errors import InternalError, UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.verifier import verify
-from weft.passes.cse import share_common_subexpressions
-from weft.passes.dead_code import narrow, remove_dead_code
 from weft.passes.fold import fold_constants
+from weft.passes.redundancy import narrow, remove_dead_code, share_common_subexpressions
 from weft.passes.simplify import simplify
 
 logger = logging.getLogger("weft.passes")

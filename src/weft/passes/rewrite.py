@@ -1,4 +1,4 @@
-"""Rebuild a Graph with values replaced, as far as effects and memory that the caller sees allow it.
+"""Rebuild a Graph with values replaced, by laws or otherwise, as far as effects and memory that callers see allow it.
 
 What every pass needs is here once: operands follow their replacements, a new value takes over the user's line and the
 name of the one it replaces, values with effects stay as they are, and no replacement changes which results share
@@ -8,13 +8,17 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import torch
 
 from weft.errors import InternalError
 from weft.ir import library
 from weft.ir.graph import Graph, Result, Value, Write
-from weft.ir.ops import effect_of
+from weft.ir.literals import bytes_of
+from weft.ir.ops import build, effect_of
 from weft.ir.sharing import looked_into, sources
+from weft.ir.types import TensorType
 
 
 def has_effect(value: Value) -> bool:
@@ -178,3 +182,54 @@ def with_operands(value: Value, operands: tuple[Value, ...]) -> Value:
     if all(new is old for new, old in zip(operands, value.operands, strict=True)):
         return value
     return Value(value.op, operands, value.type, value.attributes, value.place, value.name)
+
+
+Apply = Callable[[Value], Value | None]
+Number = int | float | bool | complex
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law: the ops it looks at, what to use instead of a value (None: it does not apply), why that is exact."""
+
+    name: str
+    ops: tuple[str, ...]
+    apply: Apply
+    reason: str
+
+
+def operand_if_alike(value: Value, operand: Value) -> Value | None:
+    """The operand, if it has the type of the value: dtype, sizes, strides and device, all of them known."""
+    return operand if isinstance(value.type, TensorType) and operand.type == value.type else None
+
+
+def rebuilt(like: Value, op: str, *operands: Value, **attributes: object) -> Value:
+    """A new value in the place, and of the type, of an old one."""
+    return build(op, *operands, place=like.place, type=like.type, **attributes)
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The type of a value that its op guarantees to be a tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+SAME_ELEMENTS = frozenset({"expand", "reshape", "permute", "slice", "reverse"})
+LARGEST_LOOKED_THROUGH = 4096  # elements: a large table of one number is rare, and looking costs time at every compile
+
+
+def uniform(value: Value) -> Number | None:
+    """The number that every element of a value is known to be, from the constant that it repeats or rearranges."""
+    while value.op in SAME_ELEMENTS:
+        value = value.operands[0]
+    if value.op != "constant":
+        return None
+    tensor: torch.Tensor = value.attributes["tensor"]
+    if not 0 < tensor.numel() <= LARGEST_LOOKED_THROUGH:
+        return None
+    first: Number = tensor.reshape(-1)[0].item()
+    if tensor.numel() > 1:
+        data = bytes_of(tensor)
+        if data != data[: tensor.element_size()] * tensor.numel():
+            return None
+    return first

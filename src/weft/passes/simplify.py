@@ -8,8 +8,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.sharing import is_negated
 from weft.ir.types import TensorType
 from weft.passes import laws_of_arithmetic, laws_of_movement
-from weft.passes.law import Law, operand_if_alike
-from weft.passes.rewrite import Groups, rebuild
+from weft.passes.rewrite import Groups, Law, operand_if_alike, rebuild
 
 # Laws of PyTorch operators that give back their argument, in its own memory or in a copy. Whether the caller can tell a
 # copy from the original is asked for every replacement alike (`rewrite.Groups`), not here.

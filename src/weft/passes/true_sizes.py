@@ -77,6 +77,9 @@ def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: S
     for dimension, size in enumerate(sizes):
         if size != shape[dimension]:
             part = part.narrow(dimension, 0, size)
+    for dimension, (size, step) in enumerate(zip(shape, strides, strict=True)):
+        if step == 0 and size > 1 and x.shape[dimension]:  # the same number at all places, which is written once
+            part, x = part.narrow(dimension, 0, 1), x.narrow(dimension, 0, 1)
     part.copy_(x)
     return memory
 

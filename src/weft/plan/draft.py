@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import torch
@@ -12,6 +13,7 @@ from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
 from weft.plan.extents.needed import VaryingBuffers, with_needed_tiles
 from weft.plan.extents.parts import VaryingSizes, parts_of
+from weft.plan.form.dependencies import Footprints
 from weft.plan.form.plan import BufferKind, Plan
 from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import Fused, fuse
@@ -66,15 +68,21 @@ def _varying_buffers(
             given[inputs[index]] = parts_of(
                 [step * kind.dtype.itemsize for step in kind.strides], varying.inputs[value]
             )
-    ramps = frozenset(number for index, number in numbers["constant"].items() if is_ramp(fused.constants[index]))
-    return VaryingBuffers(sizes, wanted, given, ramps)
+    constants = ((number, ramp_of(fused.constants[index])) for index, number in numbers["constant"].items())
+    return VaryingBuffers(sizes, wanted, given, {number: ramp for number, ramp in constants if ramp is not None})
 
 
-def is_ramp(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has the numbers 0, 1, 2 and so on."""
-    if tensor.dtype not in (torch.int32, torch.int64):
-        return False
-    return torch.equal(tensor.flatten(), torch.arange(tensor.numel(), dtype=tensor.dtype))
+def ramp_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Give how often each of the numbers 0, 1, 2 and so on comes in a row, and how many there are before 0 again."""
+    if tensor.dtype not in (torch.int32, torch.int64) or not tensor.numel():
+        return None
+    numbers = tensor.flatten()
+    (rising,) = numbers.nonzero(as_tuple=True)
+    times, period = (int(rising[0]) if len(rising) else 1), int(numbers.max()) + 1
+    if not times or period < 1:
+        return None
+    expected = torch.arange(numbers.numel(), dtype=tensor.dtype) // times % period
+    return (times, period) if torch.equal(numbers, expected) else None
 
 
 def laid_out(value: Value, strides: tuple[int, ...]) -> TensorType:
@@ -150,6 +158,10 @@ class DraftRegion:
         self._scheduling: dict[bool, Scheduling] = {}
         self._scheduled: dict[tuple[bool, LanePace | None], Scheduled] = {}
 
+    @cached_property
+    def _footprints(self) -> Footprints:
+        return Footprints(self._fused.plan)
+
     @property
     def kernels(self) -> Plan:
         """The plan before its calls are ordered."""
@@ -168,8 +180,10 @@ class DraftRegion:
 
     def _in_order(self, ordered: bool) -> Scheduling:
         if ordered not in self._scheduling:
-            plan = frugal_order(self._fused.plan) if ordered else self._fused.plan
-            self._scheduling[ordered] = Scheduling(plan, self._planner.lanes, self._planner.model)
+            found = self._footprints
+            if ordered:
+                found = Footprints(frugal_order(found), like=found)
+            self._scheduling[ordered] = Scheduling(found.plan, self._planner.lanes, self._planner.model, found)
         return self._scheduling[ordered]
 
 

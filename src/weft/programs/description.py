@@ -17,7 +17,7 @@ from weft.programs.parts import ProgramParts, ProgramSize, StateTensor
 from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort, Node, describe, ports
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.given_objects import FlatArguments
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.trees import REFERENCES, GivenLeaf, TensorLeaf
 from weft.trace.signature import memory_key
 from weft.trace.traced import Traced
@@ -32,7 +32,7 @@ class Example:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    slots: tuple[Location, ...]
+    slots: tuple[Slot, ...]
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
     ranges: Ranges = field(default_factory=dict)  # of sizes that users have declared
     size_numbers: frozenset[int] = frozenset()  # whole numbers among the arguments that are sizes which vary

@@ -24,12 +24,16 @@ OPERATORS = ("library", "update")
 MOST_LINES = 12  # of operators that PyTorch runs: what is more is counted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProgramPlan:
     """The plans of a program's forward: `regions` run in machine code, `library` says what runs in which order."""
 
     regions: tuple[Plan, ...]
     library: LibraryPlan
+
+    def __repr__(self) -> str:
+        kernels = sum(len(plan.calls) for plan in self.regions)
+        return f"<plan: {counted(kernels, 'kernel')} in {counted(len(self.regions), 'region')}; print it to see them>"
 
     def __str__(self) -> str:
         model = machine_model(host_target())

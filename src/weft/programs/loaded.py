@@ -28,8 +28,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
 from weft.ir.printer import name_inputs
-from weft.ir.size_conditions import read_condition
-from weft.ir.size_text import extents_of, with_sizes
+from weft.ir.size_text import extents_of, read_condition, with_sizes
 from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, row_major, type_of
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library

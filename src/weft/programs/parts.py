@@ -18,8 +18,7 @@ from weft.ir.lexer import Reader, TextLimits
 from weft.ir.library import packet_name, resolve, split
 from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, name_inputs, print_graph
-from weft.ir.size_conditions import read_condition
-from weft.ir.size_text import largest_sizes
+from weft.ir.size_text import largest_sizes, read_condition
 from weft.ir.types import DTYPE_NAMES, DTYPES_BY_NAME, TensorType, type_of
 from weft.ir.verifier import problems_of
 from weft.programs.structure import CallStructure, Node, call_from_json, from_json, ports, to_json

@@ -16,10 +16,12 @@ import torch
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import compile_traced
 from weft.document.html import notebook
-from weft.errors import UsageError, counted
+from weft.errors import UsageError, WeftError, counted
 from weft.files import given_file
 from weft.guards.guarded import NewResults
+from weft.guards.paths_entry import Walked
 from weft.ir.graph import Graph
+from weft.ir.ops import effect_of
 from weft.ir.types import CPU, TensorType
 from weft.programs.boundary import Boundary
 from weft.programs.description import Example, describe_program, named_graph, state_names
@@ -27,20 +29,20 @@ from weft.programs.drawing import draw
 from weft.programs.file import save_program
 from weft.programs.listing import ProgramPlan, listing
 from weft.programs.parts import ProgramParts
-from weft.programs.picture import program_card
+from weft.programs.picture import CALL, CallTimeline, measure_timeline, program_card
 from weft.programs.results import Build, Returned, RunModes, builder, flat_kind, keep, places
-from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
-from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph, RefusedError
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
 from weft.runtime.lane_choice import LaneChoice
-from weft.runtime.path_graph import PathGraph
+from weft.runtime.path_graph import OtherOutcome, PathGraph, RaisedInHandling
 from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
 from weft.trace.tracer import TracedInput, TracedNumber
+from weft.tracebacks import shows_less
 
 
 class Program:
@@ -66,13 +68,19 @@ class Program:
         leaves += (leaf for inside, _ in traced.made for leaf in inside)
         leaves += (leaf for _, leaf in traced.data)
         by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
+        given = {*shown.inputs}
+        self._is_plain = not (traced.kept or traced.made or shown.writes) and not any(
+            result.path or result.value in given for result in shown.results
+        )
         # A program that gives new tensors and writes nothing needs no edge.
         self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
         self._modes = RunModes(traced, shown)
         self._flags = traced.flags if traced.flags.inputs else None
         self._data = [(number, leaf.index) for number, leaf in traced.data]
         self._is_new = self._is_new and not (self._modes or self._flags or self._data)
-        self._bare = self._is_new and traced.structure.is_leaf()
+        self._handles = traced.handles
+        self._draws = any(effect_of(value) == "random" for value in self.graph.values)
+        self._bare = self._is_new and traced.structure.is_leaf() and not self._handles
         self._row = flat_kind(traced.structure)
         self._build = builder(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
@@ -85,7 +93,7 @@ class Program:
         self.is_of_operators = _is_of_operators(traced, self.graph, self._execute)
 
     def __str__(self) -> str:
-        return listing(self._named())
+        return listing(self._named(), short_places=True)
 
     def __repr__(self) -> str:
         return f"<weft program {self.graph.name}: {self.summary()}>"
@@ -131,6 +139,7 @@ class Program:
         found.__dict__.update(self.__dict__, _example=example)
         return found
 
+    @shows_less
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a program cannot be copied or pickled",
@@ -139,6 +148,7 @@ class Program:
             "that weft.load_program reads",
         )
 
+    @shows_less
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
         save_program(self.parts, path)
@@ -148,6 +158,7 @@ class Program:
         """The program apart from this process: its graph, how it is called, its tensors as they are now."""
         return describe_program(self.graph, self._traced, self._call())
 
+    @shows_less
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the graph as SVG."""
         draw(self._named(), path, state_names(self._traced, self._call()))
@@ -164,6 +175,7 @@ class Program:
         """The most bytes that the forward is planned to need at once, beside its inputs."""
         return self._forward().peak_bytes
 
+    @shows_less
     def timeline(self, path: str | os.PathLike[str] | None = None) -> CallTimeline:
         """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
 
@@ -239,15 +251,44 @@ class Program:
             self._flags.set_inputs(inputs)
         if self._modes:
             with _without_autocast(), self._modes.entered():
-                outputs = self._execute(inputs)
+                outputs = self._executed(inputs)
                 results = self._modes.marked(self._boundary.apply(inputs, outputs))
             self._replace_data(inputs, results)
             return self._returned.apply(results, containers, self._numbers(inputs))
         with _without_autocast():
-            outputs = self._execute(inputs)
+            outputs = self._executed(inputs)
             results = self._boundary.apply(inputs, outputs)
         self._replace_data(inputs, results)
         return self._returned.apply(results, containers, self._numbers(inputs))
+
+    def _executed(self, inputs: Sequence[Any]) -> Any:
+        """Compute; nothing is written before the end: where the code handles what is raised, Python may run it all."""
+        if not self._handles:
+            return self._execute(inputs)
+        random = torch.get_rng_state() if self._draws else None
+        try:
+            return self._execute(inputs)
+        except (WeftError, OtherOutcome, RefusedError, MemoryError):
+            raise
+        except Exception as error:
+            raise RaisedInHandling(random) from error
+
+    def steady(self, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any] | None:
+        """Give what runs calls of the sizes and in the modes of this one; None where only `run` does.
+
+        It gives None where `run` has to.
+        """
+        execute = self._execute
+        is_new = self._is_new and not self.needs_containers
+        if not is_new or self._handles or autocast_key() is not None or not isinstance(execute, VaryingExecutable):
+            return None
+        run = execute.steady(inputs)
+        if run is None:
+            return None
+        if self._bare:
+            return lambda inputs: None if (outputs := run(inputs)) is None else outputs[0]
+        build = self._build
+        return lambda inputs: None if (outputs := run(inputs)) is None else build(tuple(outputs))
 
     def _numbers(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The numbers of a run, and behind them the sizes that vary."""
@@ -279,6 +320,47 @@ class Program:
         if bound is None:
             return None
         return bound.run, NewResults(bound.types, tuple, _finish(bound.connect, self._row, self._build))
+
+    def walked(self) -> Walked | None:
+        """Give the path that it is, where native code may walk it, and what makes of its results what a call gives."""
+        execute = self._execute
+        if self._modes or self._flags is not None or self._data or self.needs_containers:
+            return None
+        if isinstance(execute, DifferentiableExecutable):
+            found = execute.walked()
+            if found is None or not isinstance(found[0], PathGraph) or not found[0].is_one_region:
+                return None
+            finish = _finish(found[1], self._row, self._build)
+            if not self._is_new:
+                finish = partial(self._finished_with_gradients, execute.sources, found[1])
+            return Walked(found[0], tuple, finish, counts=self._reads, row_of_words=(found[2],))
+        if not isinstance(execute, PathGraph) or not execute.is_one_region:
+            return None
+        if self._is_new:
+            row, build = self._nesting(None)
+            return Walked(execute, row, build)
+        of_row = self._returned.of_row(self._boundary) if self._is_plain else None
+        if of_row is not None:
+            return Walked(execute, tuple, _ignoring_inputs(of_row), counts=self._reads, takes_inputs=False)
+        return Walked(execute, tuple, partial(self._finished, execute), counts=self._reads)
+
+    def _finished(self, path: PathGraph, made: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        """What a call gives whose path has been walked, of what it has made, and of its inputs."""
+        given = [place if place < path.first_number else -1 for place in path.root_places]
+        return self._finished_of(given, made, inputs)
+
+    def _finished_with_gradients(
+        self, sources: Sequence[int], connect: Connect, made: Sequence[Any], inputs: Sequence[Any]
+    ) -> Any:
+        """The same where what was made is to be connected to autograd."""
+        return self._finished_of(sources, connect(tuple(made), inputs), inputs)
+
+    def _finished_of(self, sources: Sequence[int], made: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        """What a call gives: results with a source are that input, others what was made, in order."""
+        fresh = iter(made)
+        outputs = [inputs[source] if source >= 0 else next(fresh) for source in sources]
+        results = self._boundary.apply(inputs, outputs)
+        return self._returned.apply(results, (), inputs[self._first_number :])
 
     def _nesting(self, order: Sequence[int] | None) -> tuple[type | None, Callable[[Any, Sequence[Any]], Any] | None]:
         """In what new tensors are given: a list, a tuple or nothing, and what makes something else of a tuple.
@@ -322,6 +404,10 @@ def _finish(connected: Connect, row: type | None, build: Build) -> Connect:
     if row is tuple:
         return connected
     return lambda outputs, inputs: build(connected(outputs, inputs))
+
+
+def _ignoring_inputs(build: Build) -> Callable[[Any, Any], Any]:
+    return lambda row, _: build(row)
 
 
 def _without_tensor(entry: TracedInput) -> TracedInput:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from weft.ir.graph import Graph
+from weft.programs.boundary import Boundary
 from weft.trace.interception.capture import TreeSpec, tree_unflatten
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.effects import Rebound
@@ -90,6 +91,32 @@ class Returned:
         for entry, container, build in [(entry, entry.slot.holder(given), build) for entry, build in self._places]:
             entry.put(container, build([leaves.of(leaf) for leaf in entry.leaves]))
         return self._build([leaves.of(leaf) for leaf in self._leaves])
+
+    def of_row(self, boundary: Boundary) -> Build | None:
+        """Give what makes of a row of what was computed, and then of the run's numbers, what a call gives.
+
+        None where something else is among it.
+        """
+        count, found = len({position for _, position, _, _ in boundary.results}), []
+        computed: list[tuple[int, NumberLeaf]] = []
+        for place, leaf in enumerate(self._leaves):
+            if isinstance(leaf, TensorLeaf):
+                found.append(boundary.results[leaf.index][1])
+            elif isinstance(leaf, NumberLeaf) and len(leaf.places) == 1:
+                found.append(count + leaf.places[0])
+                if not leaf.is_itself:
+                    computed.append((place, leaf))
+            else:
+                return None
+        build = self._build
+
+        def of(row: Sequence[Any]) -> Any:
+            leaves = [row[place] for place in found]
+            for place, leaf in computed:
+                leaves[place] = leaf.function(leaves[place])
+            return build(leaves)
+
+        return of
 
 
 class _Leaves:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -18,9 +19,10 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.errors import ExecutionError
+from weft.ir.calls import Operand
 from weft.ir.graph import Graph, Value
 from weft.ir.ops import effect_of
-from weft.ir.types import TensorType, Type
+from weft.ir.types import NumberType, TensorType, Type
 from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.region import NATIVE, Region
@@ -125,6 +127,50 @@ class NativeRegion:
         found = self._execute.bound(positions)
         return None if found is None else (found, self._outputs)
 
+    def walked(self, positions: Sequence[int], tensors: Sequence[torch.Tensor | None]) -> BoundProgram | None:
+        """Give the same for inputs that native code has made as the region's types say; it is bound to these `tensors`.
+
+        All positions are below 0.
+        """
+        if self._writes or not self._execute.is_bound_to(tensors):
+            return None
+        return self._execute.bound(positions)
+
+    @property
+    def types(self) -> tuple[OutputType, ...]:
+        """What it gives."""
+        return self._outputs
+
+
+@dataclass(frozen=True, slots=True)
+class NumberStep:
+    """A number that is computed of others: inputs of a graph, or behind them computed ones."""
+
+    operator: str
+    arguments: tuple[Operand | int | float, ...]  # an operand's index is that of a number
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class NativeParts:
+    """A graph that is one region, and what makes tensors of numbers that go in.
+
+    `operands` are which inputs of the graph the region takes, each with the type of the elements where it is a number
+    of a kind in `number_kinds`; `order` which of its outputs each root is. `steps` compute numbers, which count behind
+    the inputs.
+    """
+
+    region: NativeRegion
+    operands: tuple[tuple[int, torch.dtype | None], ...]
+    number_kinds: Mapping[int, str]
+    order: tuple[int, ...]
+    steps: tuple[NumberStep, ...] = ()
+
+    @property
+    def types(self) -> tuple[OutputType, ...]:
+        """What the region gives."""
+        return self.region.types
+
 
 class ClockedRegion:
     """A region that notes what its lanes did; for one thread at a time."""
@@ -200,6 +246,49 @@ class CompiledGraph:
     def is_one_region(self) -> bool:
         """Whether all of it is one region."""
         return self._alone is not None
+
+    def native_parts(self) -> NativeParts | None:
+        """Give what it is of, where all that it does besides one region is to make tensors of numbers."""
+        alone = self.alone
+        if alone is not None:
+            return NativeParts(alone[0], tuple((index, None) for index in alone[1]), {}, alone[2])
+        if len(self.regions) != 1 or self._captured is not None:
+            return None
+        plan = self.executable.plan
+        inputs = {value: index for index, value in enumerate(plan.inputs)}
+        scalars: dict[Value, tuple[int, torch.dtype]] = {}
+        kinds: dict[int, str] = {}
+        items: dict[Value, int] = {}
+        native: Value | None = None
+        steps: list[NumberStep] = []
+        for step in plan.steps:
+            value = step.value
+            if value.op == "number" and isinstance(value.type, NumberType):
+                arguments = tuple(
+                    Operand(inputs[value.operands[one.index]]) if isinstance(one, Operand) else one
+                    for one in value.attributes["arguments"]
+                )
+                steps.append(NumberStep(value.attributes["operator"], arguments, value.type.kind))
+                kinds |= {inputs[one]: one.type.kind for one in value.operands if isinstance(one.type, NumberType)}
+                inputs[value] = len(inputs)
+                continue
+            number = value.operands[0] if value.op == "scalar" else None
+            if number is not None and isinstance(number.type, NumberType) and number in inputs:
+                scalars[value] = inputs[number], value.attributes["dtype"]
+                kinds[inputs[number]] = number.type.kind
+            elif value.op == NATIVE:
+                native = value
+            elif value.op == "item" and value.operands[0] is native:
+                items[value] = value.attributes["index"]
+            else:
+                return None
+        outputs = [plan.outputs[place] for place in self._order or range(len(plan.outputs))]
+        if native is None or any(one not in inputs and one not in scalars for one in native.operands):
+            return None
+        if any(output not in items for output in outputs):
+            return None
+        operands = tuple(scalars[one] if one in scalars else (inputs[one], None) for one in native.operands)
+        return NativeParts(self.regions[0], operands, kinds, tuple(items[output] for output in outputs), tuple(steps))
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""

@@ -32,11 +32,10 @@ from weft.runtime.differentiable_backward import (
     save,
     saved_by,
 )
-from weft.runtime.memory_layout import EVERY_BIT
+from weft.runtime.memory_layout import EVERY_BIT, Row
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
-from weft.trace.interception.capture import graph_is_retained
-from weft.trace.interception.modes import forward_levels
+from weft.trace.interception.modes import forward_levels, graph_is_retained
 
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
 Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
@@ -138,11 +137,7 @@ class DifferentiableExecutable:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
-        given = inputs
-        if self._unreached:  # no gradient goes through these: a graph behind one may be spent
-            given = list(inputs)
-            for index in self._unreached:
-                given[index] = given[index].detach()
+        given = self._detached(inputs)
         shown = [given[index] for index in self._shown]
         if forward_levels():  # a tangent of any input is refused
             shown += given
@@ -166,6 +161,13 @@ class DifferentiableExecutable:
         program = replace(found[0], rows=[*found[0].rows, turn], kept=(found[0].kept, self._turn))
         return BoundForward(program, found[1], partial(self._connected, run))
 
+    def walked(self) -> tuple[Runs, Connect, Row] | None:
+        """Give the path that the forward is, what connects its results to autograd, and a word that tells: current."""
+        run = self._training if self._unanswered <= MOST_UNANSWERED else self._resting
+        if run is None or not self._is_new:
+            return None
+        return run, partial(self._connected, run), (ctypes.addressof(self._turn), EVERY_BIT, self._turn.value)
+
     def _connected(self, run: Runs, outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """Connect what a bound forward has made to autograd."""
         if run.order is not None:
@@ -173,7 +175,17 @@ class DifferentiableExecutable:
         self._unanswered += 1
         if self._unanswered > MOST_UNANSWERED and run is self._training is not self._resting:
             self._turn.value += 1  # the next forward is another one
-        return _connect(self, inputs, (run, outputs), *[inputs[index] for index in self._shown])
+        given = self._detached(inputs)
+        return _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
+
+    def _detached(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs, of which some no gradient goes through: a graph behind one may be spent."""
+        if not self._unreached:
+            return inputs
+        given = list(inputs)
+        for index in self._unreached:
+            given[index] = given[index].detach()
+        return given
 
     def prepare_backward(self) -> None:
         """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""

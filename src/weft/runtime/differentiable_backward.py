@@ -19,7 +19,7 @@ from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.binding import BoundProgram
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
-from weft.trace.interception.capture import graph_is_retained
+from weft.trace.interception.modes import graph_is_retained
 
 AUTOCAST = ("cpu", "cuda")
 Tangents = tuple[TensorType | None, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, pack_into
 
@@ -53,6 +53,9 @@ class Begun:
     def rest(self, plan: Plan, lasting: Collection[int]) -> Iterator[str]:
         """Write what is not being compiled yet."""
         return self.parts.rest(plan, lasting)
+
+
+MovedRunner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], bool]
 
 
 class NativeExecutable:
@@ -156,14 +159,24 @@ class NativeExecutable:
 
         Tells whether it did. It does not where lasting inputs are not as they were: who runs it otherwise binds them.
         """
-        self._start_workers()
-        binding = self._binding
-        if binding is None:
-            return False
-        block = pool.take()
-        done = binding.call(inputs, outputs, block.address, moves) is None
-        pool.give_back(block)
-        return done
+        return self.moved_runner(pool, moves)(inputs, outputs)
+
+    def moved_runner(self, pool: BlockPool, moves: int) -> MovedRunner:
+        """Give what does the same for calls of some sizes, with as little Python around it as there can be."""
+        start = None if self._program is None else ensure_crew
+
+        def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+            if start is not None:
+                start()
+            binding = self._binding
+            if binding is None:
+                return False
+            block = pool.take()
+            done = binding.call(inputs, outputs, block.address, moves) is None
+            pool.give_back(block)
+            return done
+
+        return run
 
     def input_slot(self, index: int) -> int | None:
         """Give the place of an input in the frame's table; None of one that lasts."""
@@ -195,6 +208,13 @@ class NativeExecutable:
         return BoundProgram(
             replace(binding.code, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
         )
+
+    def is_bound_to(self, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether these are the inputs that last, unchanged, of which it has packed some."""
+        lasting = [tensors[index] for index in self.lasting]
+        known = [tensor for tensor in lasting if tensor is not None]
+        binding = self._binding
+        return binding is not None and len(known) == len(lasting) and binding.is_current(known)
 
     def _run_slowly(self, block: ArenaBlock, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         lasting = [inputs[index] for index in self.lasting]

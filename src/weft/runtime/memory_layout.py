@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
-from weft.trace.python_state.containers import AbsentNames, OfFunction, OfObject
+from weft.trace.python_state.containers import AbsentNames, OfClass, OfFunction, OfObject
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64
@@ -383,10 +383,8 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
         return [(id(container) + CELL_CONTENTS, EVERY_BIT, id(value))]
     if kind is tuple:
         return []
-    if kind is OfFunction and _functions_are_known():
-        return [_row(id(container.thing) + FUNCTION_PARTS[key])]
-    if kind is OfObject and _functions_are_known():
-        return class_rows(container.thing)
+    if kind in PARTS_OF:
+        return _part_rows(container.thing, kind, key)
     if kind is AbsentNames:
         return name_rows(container.thing)
     if kind is list and _lists_are_known():
@@ -394,6 +392,19 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     if kind is dict:
         return _entry_rows(container, key, value, images) or dictionary_rows(container)
     return None
+
+
+PARTS_OF = (OfFunction, OfObject, OfClass)
+
+
+def _part_rows(thing: Any, kind: Any, key: str) -> Rows | None:
+    """Give the word that says what a function or class is made of, or of which class an object is."""
+    if kind is OfClass:
+        at = _place_of_line()
+        return None if at is None else [_row(id(thing) + at)]
+    if not _functions_are_known():
+        return None
+    return [_row(id(thing) + FUNCTION_PARTS[key])] if kind is OfFunction else class_rows(thing)
 
 
 def class_rows(thing: Any) -> Rows:
@@ -631,6 +642,29 @@ def _functions_are_known() -> bool:
     before = agrees(probe) and agrees(bare) and word(id(probe) + CLASS) == id(type(probe))
     bare.__code__, probe.__defaults__, probe.__kwdefaults__ = (lambda: None).__code__, (KEYS,), {"second": VALUES}
     return before and agrees(probe) and agrees(bare)
+
+
+SIZE_OF_CLASS: int = type.__basicsize__  # type: ignore[assignment]  # of a class it is a number
+
+
+@cache
+def _place_of_line() -> int | None:
+    """Where a class has what it is derived from; None if that is not told by one word."""
+
+    class Base:
+        pass
+
+    class Other(Base):
+        pass
+
+    class Probe(Base):
+        pass
+
+    found = [at for at in range(FIRST_BYTE, SIZE_OF_CLASS, WORD) if word(id(Probe) + at) == id(Probe.__mro__)]
+    before = Probe.__mro__
+    Probe.__bases__ = (Other,)
+    moved = [at for at in found if word(id(Probe) + at) == id(Probe.__mro__) != id(before)]
+    return moved[0] if len(moved) == 1 else None
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -140,6 +140,11 @@ class MovedCode:
         description = self._executable.description_for(work.bit_length())
         table = table_of_moves([move for move in before if move], [move for move in behind if move], description)
         return ctypes.addressof(table), table
+
+    def steady(self, tail: Sequence[Any], moves: int) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]:
+        """Give what runs it for calls of some sizes; `tail` stands behind the inputs of each call."""
+        run, pick, behind = self._executable.moved_runner(self._pool, moves), self._pick, tuple(tail)
+        return lambda inputs, outputs: run(pick([*inputs, *behind]), outputs)
 
     def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: int) -> bool:
         """Run it, if what lasts is as it was."""

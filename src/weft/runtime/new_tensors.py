@@ -44,12 +44,12 @@ class NewTensors:
 
     def __init__(self, types: Sequence[OutputType]) -> None:
         self.types = tuple(types)
-        self._native = _native(self.types)
+        self.native = _native(self.types)
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         """Make them."""
         # Where the native function gives False there is no memory: PyTorch's own says so, and how much was asked for.
-        return self._native() or tuple(
+        return self.native() or tuple(
             [torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) for kind in self.types]
         )
 

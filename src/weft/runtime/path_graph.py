@@ -16,7 +16,7 @@ import torch
 
 from weft.errors import counted
 from weft.ir.graph import Graph, Value
-from weft.ir.types import TensorType, Type
+from weft.ir.types import NumberType, TensorType, Type
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.decisions import NumberRead
@@ -102,6 +102,15 @@ class OtherOutcome(Exception):  # noqa: N818 - no error: the run goes on by anot
             torch.set_rng_state(self.random)
 
 
+class RaisedInHandling(OtherOutcome):
+    """An operator of a whole program raised where the code handles exceptions, if only to raise others."""
+
+    def __init__(self, random: Any) -> None:
+        Exception.__init__(self, "an operator raised")
+        self.path: Any = None
+        self.number, self.outcome, self.done, self.random = 0, FAILED, [], random
+
+
 class _HandedOver(threading.local):
     last: OtherOutcome | None = None
 
@@ -114,7 +123,6 @@ class PathGraph:
 
     order = None
     capture = ""
-    is_one_region = False
 
     def __init__(
         self, graph: Graph, places: Mapping[Value, int], segments: Sequence[PathSegment], *, draws: bool
@@ -124,9 +132,17 @@ class PathGraph:
         self.types: tuple[Type, ...] = tuple(root.type for root in self.roots)
         self.segments = tuple(segments)
         self.outcomes = tuple(segment.decision.outcome for segment in segments if segment.decision is not None)
-        self._places = tuple(places[root] for root in self.roots)
+        self.root_places = tuple(places[root] for root in self.roots)
+        self.kinds = {place: value.type for value, place in places.items()}
+        self.is_one_region = not draws and _are_native(segments)
         self._draws = draws
-        self._first_number = sum(isinstance(value.type, TensorType) for value in graph.inputs)
+        self.first_number = sum(isinstance(value.type, TensorType) for value in graph.inputs)
+        numbers = [value.type for value in graph.inputs[self.first_number :]]
+        # The places of numbers, and which kind of number each is.
+        self.number_places: tuple[tuple[int, type], ...] = tuple(
+            (place, int if isinstance(kind, NumberType) and kind.kind == "int" else float)
+            for place, kind in enumerate(numbers, self.first_number)
+        )
         self._reads = any(segment.decision is not None and segment.decision.read is not None for segment in segments)
         self._room = [None] * (max(places.values(), default=-1) + 1 - len(graph.inputs))
 
@@ -160,12 +176,12 @@ class PathGraph:
                 for place, output in zip(segment.gives, outputs):  # noqa: B905 - to name `strict` takes as long
                     frame[place] = output
             if decision is not None:
-                outcome = decision.outcome_in(frame, self._first_number)
+                outcome = decision.outcome_in(frame, self.first_number)
                 if outcome != decision.outcome:
                     raise OtherOutcome(self, number, outcome, made, random)
         if self._reads and isinstance(inputs, list):
-            inputs[self._first_number :] = frame[self._first_number : len(inputs)]
-        return tuple([frame[place] for place in self._places])
+            inputs[self.first_number :] = frame[self.first_number : len(inputs)]
+        return tuple([frame[place] for place in self.root_places])
 
     def _takes_over(self, frame: list[Any], before: OtherOutcome) -> bool:
         """Take what another path has computed, if this one would compute the very same; all of it, or nothing."""
@@ -183,7 +199,7 @@ class PathGraph:
             for place, output in zip(segment.gives, one[2], strict=True):
                 frame[place] = output
             if segment.decision is not None and segment.decision.read is not None:
-                segment.decision.outcome_in(frame, self._first_number)
+                segment.decision.outcome_in(frame, self.first_number)
         return next(done, None) is None
 
     def summary(self) -> str:
@@ -205,6 +221,12 @@ class PathGraph:
     def bound(self, arguments: Sequence[int]) -> None:
         """Give nothing: what runs next is not known beforehand."""
         del arguments
+
+
+def _are_native(segments: Sequence[PathSegment]) -> bool:
+    """Whether all segments are native code that gives new tensors."""
+    runs = [segment.run for segment in segments if segment.run is not None]
+    return all(isinstance(run, CompiledGraph) and run.native_parts() is not None for run in runs)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ class SizePlace:
     dimension: int | None
 
 
+SteadyRun = Callable[[Sequence[Any]], Sequence[Any] | None]  # None where the call has to go the longer way
 Taker = tuple[tuple[int, ...], tuple[int, ...], Any]  # the shape, the strides, and what takes a part
 
 
@@ -347,6 +348,23 @@ class VaryingExecutable:
             if self._code.run(given, outputs, call.moves):
                 return outputs if self._in_order else [outputs[place] for place in self._outputs]
         return self._run_by_python(inputs, call)
+
+    def steady(self, inputs: Sequence[Any]) -> SteadyRun | None:
+        """Give what runs calls of the sizes of these inputs, where all of it is native code; None where it is not."""
+        numbers = self._numbers(inputs)
+        call, code = self._known.get(numbers) or self._learn(numbers), self._code
+        if call.answers is None or code is None:
+            return None
+        answers, native, in_order, places = call.answers, call.answers.native, self._in_order, self._outputs
+        run = code.steady(call.scalars if self._are_given else (*numbers, *call.scalars), call.moves)
+
+        def steady(inputs: Sequence[Any]) -> Sequence[Any] | None:
+            outputs = native() or answers()
+            if not run(inputs, outputs):
+                return None
+            return outputs if in_order else [outputs[place] for place in places]
+
+        return steady
 
     def _in_largest_form(
         self, inputs: Sequence[Any], call: SizedCall

@@ -160,6 +160,14 @@ class RealValues:
             torch.set_rng_state(outside)
         return self._operand(value, given)
 
+    def let_go(self) -> None:
+        """Forget what was computed: views of weights among it would let other code seem to have these.
+
+        What was drawn is kept, as nothing can draw it again.
+        """
+        if not self._drawn:
+            self._known.clear()
+
     def _operand(self, value: Value, given: Mapping[Value, Any]) -> Any:
         return self._known[value] if value in self._known else given[value]
 
@@ -203,6 +211,10 @@ class Decisions:
         """The real tensors of values."""
         known = self._known(place)
         return tuple([self._real.of(value) for value in values]) if known is None else known
+
+    def let_go(self) -> None:
+        """Forget what is only of use while code is traced."""
+        self._real.let_go()
 
     def reads(self) -> list[NumberRead]:
         """The numbers that were read."""

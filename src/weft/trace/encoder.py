@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -45,6 +45,17 @@ def encoder_forward(
     return output if self.norm is None else self.norm(output)
 
 
+class EncoderForward:
+    """An encoder's forward while it is traced; by its class it is told from one that somebody put there."""
+
+    def __init__(self, encoder: nn.TransformerEncoder) -> None:
+        self.encoder = encoder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Compute what eager does."""
+        return encoder_forward(self.encoder, *args, **kwargs)
+
+
 def _packs_rows(encoder: nn.TransformerEncoder, src: torch.Tensor, mask: torch.Tensor | None) -> bool:
     """Whether eager packs the rows of this encoder, if all padding is on the right."""
     first: Any = encoder.layers[0]
@@ -65,7 +76,7 @@ def _packs_rows(encoder: nn.TransformerEncoder, src: torch.Tensor, mask: torch.T
     return not any(tensor.requires_grad for tensor in (src, attention.in_proj_weight, attention.in_proj_bias, *own))
 
 
-def is_encoder(module: nn.Module) -> bool:
+def is_encoder(module: nn.Module) -> TypeGuard[nn.TransformerEncoder]:
     """Whether a module runs PyTorch's own encoder."""
     return isinstance(module, nn.TransformerEncoder) and type(module).forward is FORWARD
 
@@ -91,7 +102,7 @@ def as_eager_computes(modules: Iterable[nn.Module]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             if is_encoder(module) and "forward" not in module.__dict__:
-                module.__dict__["forward"] = MethodType(encoder_forward, module)
+                module.__dict__["forward"] = EncoderForward(module)
                 stack.callback(module.__dict__.pop, "forward", None)
         yield
 

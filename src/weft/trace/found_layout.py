@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.ir.at_sizes import at_sizes, dense_order, has_extents, path_at_sizes
-from weft.ir.bind import bind_numbers
+from weft.ir.at_sizes import at_sizes, bind_numbers, dense_order, has_extents, path_at_sizes
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Graph, Value
 from weft.ir.same_graph import equal, same_meaning
 from weft.ir.types import TensorType, TupleType, Type
-from weft.trace.decisions import Decision, FoundSize
+from weft.trace.decisions import Decision
 from weft.trace.python_state.draws import Draw
 from weft.trace.traced import Traced, leave_the_same
 from weft.trace.varying import (
@@ -55,7 +54,8 @@ class FoundLayout(SymbolicLayout):
 
     def __init__(self, free: Traced, *, drawn: bool) -> None:
         super().__init__()
-        found = {decision.read.number for decision in free.decisions if _finds(decision) and decision.read is not None}
+        reads = [decision.read for decision in free.decisions if decision.read is not None]
+        found = {read.number for read in reads if read.room}  # what has a largest one is a size
         written = [entry for entry in free.numbers if drawn or not isinstance(entry.later, Draw)]
         self._numbers = {entry.value: entry.number for entry in written}
         self.sizes = {entry.value: int(entry.number) for at, entry in enumerate(free.numbers) if at in found}
@@ -120,10 +120,6 @@ def shrinks(size: Polynomial) -> bool:
         if (monomial and factor < 0) or any(shrinks(atom.dividend) for atom in quotients):
             return True
     return False
-
-
-def _finds(decision: Decision) -> bool:
-    return isinstance(decision.ask, FoundSize)
 
 
 def _numbers_of(now: Graph, fixed: Graph) -> dict[Value, int]:

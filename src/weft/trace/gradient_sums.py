@@ -20,8 +20,8 @@ from weft.trace.interception.capture import (
     kind_of,
     number_of_holders,
     outside_tracing,
-    running_autograd_number,
 )
+from weft.trace.interception.modes import running_autograd_number
 from weft.trace.memory import TensorTable
 
 SUM = "aten.add.Tensor"

@@ -18,6 +18,8 @@ from weft.trace.memory import TensorState, TracedMemory
 from weft.trace.recorder import Recorder
 
 DETACH = "aten.detach.default"
+PARTING = frozenset({"aten._unsafe_view.default", "aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"})
+"""Views that are none for autograd: what is written into them has no gradient by the tensor that they are of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,14 +97,16 @@ def _roots(recorder: Recorder, states: Iterable[TensorState]) -> dict[int, Tenso
     """By memory: the tensor whose gradient is that of the results in it.
 
     It is the one that was detached last on the way, or the first there was: factories detach what they give, so memory
-    that torch.zeros made, and that a write gave a gradient, has such a root.
+    that torch.zeros made, and that a write gave a gradient, has such a root. What `reshape` copied, and was written
+    into since, has another one.
     """
     found: dict[int, TensorState] = {}
     for state in states:
         memory = state.memory
         if not state.tensor.requires_grad or memory.inputs or memory.first is None or memory.first.path:
             continue
-        detached = [index for index, entry in enumerate(state.path) if entry.step.target == DETACH]
+        parting = {DETACH, *PARTING} if memory.version else {DETACH}
+        detached = [index for index, entry in enumerate(state.path) if entry.step.target in parting]
         path = state.path[: detached[-1] + 1] if detached else ()
         of_memory = (other for other in recorder.states.values() if other.memory is memory)
         root = next((other for other in of_memory if other.path == path and other.tensor.requires_grad), state)

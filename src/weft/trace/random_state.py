@@ -1,7 +1,7 @@
 """Record seeding while Python is traced, so that every run seeds the same, or refuse it.
 
 Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
-ledger therefore advances it by hand, once per random operator: every moment of the program gets a state of its own. A
+ledger therefore sets it by hand, once per random operator: every moment of the program gets a state of its own. A
 state that the ledger has seen is a moment of the program (fork_rng, checkpointing) and becomes a value saved there; one
 it has not seen was set by a seed and becomes a constant.
 """
@@ -9,6 +9,7 @@ it has not seen was set by a seed and becomes a constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 
 import torch
 
@@ -18,6 +19,7 @@ from weft.ir.types import NOTHING, contiguous
 from weft.trace.interception.capture import generator_key
 
 Emit = Callable[..., Value]
+_SEEDS = count(1 << 50)  # far from those that people seed with: a state seen before would be no constant
 
 
 class OwnGenerators:
@@ -59,8 +61,7 @@ class RandomLedger:
         """Follows code that runs later, at a moment that no value of this program is, but may go back to those."""
         found = RandomLedger(self._emit)
         found._moments = dict(self._moments)
-        while found._current in found._moments:
-            found.after_random_operator()
+        found.after_random_operator()
         return found
 
     def before_random_operator(self) -> None:
@@ -69,8 +70,8 @@ class RandomLedger:
         self._save_current()
 
     def after_random_operator(self) -> None:
-        """Give the moment after an operator a state of its own."""
-        torch.rand(1)
+        """Give the moment after an operator a state of its own, another one each time that code has gone back."""
+        torch.set_rng_state(torch.Generator().manual_seed(next(_SEEDS)).get_state())
         self._current = _fingerprint(torch.get_rng_state())
 
     def finish(self) -> None:

@@ -23,6 +23,7 @@ from weft.trace.decisions import (
     FoundResults,
     FoundSize,
     NumberRead,
+    elements,
     exact_number,
     is_of_fractions,
     settled,
@@ -41,6 +42,8 @@ from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
+
+MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
 class TracesValues(Protocol):
@@ -89,6 +92,9 @@ class ReadValues:
     def ask(self, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """Give what a function gives of the tensor that this call has."""
         asks, gives = ASKED[function]
+        if asks is elements and tensor.dtype is not torch.bool and tensor.numel() <= MOST_READ and tensor.dim():
+            # Each is a number of its own, which flows on.
+            return [self.ask(torch.Tensor.tolist if row.dim() else torch.Tensor.item, row) for row in tensor.unbind()]
         value, place = self._tracer.recorder.value_of(tensor), self._tracer.place()
         self._tracer.printed.decided()
         with outside_tracing():
@@ -163,7 +169,8 @@ class ReadValues:
 
     def _add(self, number: float, read: NumberRead) -> Any:
         if self._tracer.request.finds_sizes and type(number) is int and number >= TRACED_FROM:
-            return self._add_size(number, None, read)
+            largest = max((size for entry in self._tracer.trace.inputs for size in entry.tensor.shape), default=0)
+            return self._add_size(number, largest if largest >= number else None, read)
         read.number = len(self._tracer.trace.numbers)
         stand_in = self._tracer.add_later(read, number, "read")
         read.symbol = self._tracer.trace.numbers[-1].symbol
@@ -191,7 +198,8 @@ class ReadValues:
         self._tracer.add_later(NumberRead(len(numbers), type(number)), number, "computed", expression)
 
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided by values, with what must hold of the numbers that were read."""
+        """What was decided by values, with what must hold of the numbers that were read; the trace is at its end."""
+        self._decisions.let_go()
         for read in self._decisions.reads():
             read.conditions = read.bounds
         for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():

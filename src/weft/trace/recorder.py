@@ -208,6 +208,7 @@ REFUSED_TARGETS: Mapping[str, str] = MappingProxyType(
         "aten.set_.source_Storage_storage_offset": "memory replaced",
         "aten.set_.default": "memory replaced",
         "aten.set_data.default": "memory replaced",
+        "prims._tensor_version.default": "version",  # as Dynamo's graphs ask
         # PyTorch's shape rules of these give plain tensors, or none at all.
         "aten.quantize_per_tensor.default": "layout",
         "aten.quantize_per_tensor.tensor_qparams": "layout",

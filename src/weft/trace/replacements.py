@@ -11,6 +11,8 @@ A call of `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`: an operator for eac
 changes nothing but what is recorded: on plain stand-ins of the CPU, outside autocast, and where nobody looks at what is
 saved or carries tangents.
 
+Largest values of sequences, without gradients: eager's kernel gives another layout than the one that stand-ins get.
+
 A batch norm that averages over all batches, whose share of the average is a tensor: the kernel takes a number, so that
 it gives the statistics of the batch alone, and tensors add them to the average.
 """
@@ -162,6 +164,20 @@ def _scaled(size: Any, factor: float) -> Any:
     return torch.sym_int(size * factor)
 
 
+POOLS_OF_SEQUENCES = (torch.max_pool1d, torch.nn.functional.max_pool1d)
+
+
+def _is_differentiated(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    given = arguments[0] if arguments else keywords.get("input")
+    return isinstance(given, Tensor) and given.requires_grad and torch.is_grad_enabled()
+
+
+def _pooled(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Pool as eager's kernel does: it gives a dense result of whatever layout it takes, and stand-ins get another."""
+    found = function(*arguments, **keywords)
+    return found.contiguous() if isinstance(found, Tensor) else found
+
+
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 LSTM = "lstm"
 GATES = {**recurrent_layer.GATES, LSTM: 4}
@@ -193,6 +209,8 @@ def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords
         return quantised
     if function is torch.nn.functional.interpolate:
         return interpolated
+    if function in POOLS_OF_SEQUENCES:
+        return function if _is_differentiated(arguments, keywords) else partial(_pooled, function)
     if function is torch.lstm:
         return _lstm if not keywords and _is_covered("lstm", arguments) and _has_symbols(arguments[0]) else function
     if function is torch.nn.functional.batch_norm and isinstance(_share(*arguments, **keywords), Tensor):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.trace.decisions import Decision
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.results.result_types import ResultTypes
 from weft.trace.size_symbols import AskedSizes
@@ -43,7 +43,7 @@ class Request:
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
-    places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
+    places: tuple[Slot, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
     sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
     prints_each_time: bool = False  # so that code that prints is no program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +28,8 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
-    traced = _drawing_nothing(request) if request.draws else _with_reads(request)
+    run = _drawing_nothing if request.draws else _with_reads
+    traced = copy_context().run(run, request)  # a context variable that held nothing cannot be emptied again
     for constant in traced.constants:
         constant.put()
     traced.printed.show()
@@ -59,7 +61,7 @@ def _with_draws(request: Request) -> Traced:
         numbers = tuple(number for _, number in drawn)
         state, indexed = request.walk(*request.state.roots), traced.counted_index
         written = replace(request, numbers=frozenset(), draws_written=numbers, state=state, counted_index=indexed)
-        if not _is_same_program(traced, trace_settled(written)):
+        if request.state.asks_kinds or not _is_same_program(traced, trace_settled(written)):
             refuse("python draw", drawn[0][0].place)
     return traced
 
@@ -72,7 +74,8 @@ def _with_reads(request: Request) -> Traced:
     fixed = traced_with_numbers(request)
     if fixed.decisions and fixed.flags.inputs:
         refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
-    found = _flowing(request, fixed) if any(map(decides_exactly, fixed.decisions)) else fixed
+    flows = any(map(decides_exactly, fixed.decisions)) and not request.state.asks_kinds
+    found = _flowing(request, fixed) if flows else fixed
     if found.fixes_fractions:
         refuse("number", next((decision.place for decision in fixed.decisions if decides_exactly(decision)), None))
     # What the trace was told are tensors of this call, which go.
@@ -89,7 +92,8 @@ def _flowing(request: Request, fixed: Traced) -> Traced:
         if not request.finds_sizes or (best is not None and not best.fixes_sizes):
             return best or fixed
     try:
-        return with_found_sizes(_with_room(again), fixed)
+        found = with_found_sizes(_with_room(again), fixed)
+        return best if best is not None and found.fixes_sizes else found
     except (InternalError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - sizes that do not vary, or code that wants a real number

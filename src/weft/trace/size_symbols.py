@@ -10,8 +10,8 @@ from typing import Any
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place, Value
 from weft.ir.types import NumberType
-from weft.trace.interception.capture import Interception, function_of, text_of
-from weft.trace.python_state.counters import Condition, NumberLeaf
+from weft.trace.interception.capture import Interception, lambda_text, text_of
+from weft.trace.python_state.counters import Condition, leaf_of_text
 from weft.trace.recorder import Recorder
 from weft.trace.size_ties import SizeSpot, SizeTie
 
@@ -102,7 +102,7 @@ class SizeSymbols:
             symbols = sorted(expression.free_symbols, key=str)
             if not all(symbol in places for symbol in symbols):
                 raise UnsupportedError(f"the sizes of {name} do not vary", why=str(expression))
-            leaf = NumberLeaf(function_of(expression, symbols), tuple(places[symbol] for symbol in symbols))
+            leaf = leaf_of_text(lambda_text(expression, symbols), tuple(places[symbol] for symbol in symbols))
             names = {symbol: self.found[places[symbol]].value.name for symbol in symbols}
             found.append(Condition(leaf, text_of(expression, names), place))
         return tuple(found)

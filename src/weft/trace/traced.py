@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.errors import InternalError
-from weft.ir.bind import bind_numbers
+from weft.ir.at_sizes import bind_numbers
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.same_graph import same_graph
@@ -22,14 +22,14 @@ from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.printed import Printed
-from weft.trace.interception.refusals import refuse
+from weft.trace.interception.refusals import refuse, refuse_forgotten
 from weft.trace.outcome import TracedResult, outcome, written_inputs
-from weft.trace.python_state.containers import Touched, identity
+from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
 from weft.trace.python_state.draws import Draw
-from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
-from weft.trace.python_state.facts import content
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.effects import Change, Former, Kept, KeptConstant, Left, OwnNumber, Rebound
+from weft.trace.python_state.facts import SIMPLE, content
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.python_state.retracing import (
     Noting,
@@ -65,7 +65,7 @@ class Traced:
     moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
     fixed_places: frozenset[int] = frozenset()  # as `fixed`, of the places that were requested
     conditions: tuple[Condition, ...] = ()  # what must hold of numbers in places
-    held: tuple[Location, ...] = ()  # what HeldLeaf refers to
+    held: tuple[Slot, ...] = ()  # what HeldLeaf refers to
     made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
@@ -83,6 +83,7 @@ class Traced:
     fixes_fractions: bool = False  # it holds for one value of a fraction that it read
     fixes_sizes: bool = False  # it holds for one value of a whole number that it read
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
+    handles: bool = False  # code raises something else where an operator raises
     precision: str = "float32"  # of products, see weft.compile.precision
 
     @property
@@ -99,7 +100,7 @@ class Traced:
         """The inputs that each run gives other memory."""
         return frozenset(self.inputs[number].value for number, _ in self.data)
 
-    def gives(self, slot: Location) -> bool:
+    def gives(self, slot: Slot) -> bool:
         """Whether each run puts something in this place, whatever was there."""
         return any(
             identity(entry.slot.container) == identity(slot.container) and slot.key in entry.keys
@@ -179,6 +180,8 @@ def copied(value: Value) -> Value:
 def traced_with_numbers(request: Request) -> Traced:
     """Trace a program whose numbers may change, but for those that decide something."""
     fixed = trace_settled(replace(request, numbers=frozenset()))
+    if request.state.asks_kinds:
+        return _all_fixed(fixed, request)
     free, places = request.numbers, tuple(counted_places(fixed.kept))
     while free or places:
         try:
@@ -249,7 +252,7 @@ def leave_the_same(free: Traced, fixed: Traced) -> bool:
         return False
     alone = [entry for place, entry in ours.items() if place not in theirs]
     rows = [(free.leaves, fixed.leaves)]
-    rows += [(ours[place].leaves, entry.leaves) for place, entry in theirs.items() if place in ours]
+    rows += [(_of_today(ours[place]), _of_today(entry)) for place, entry in theirs.items() if place in ours]
     rows += [(one, other) for (one, _), (other, _) in zip(free.made, fixed.made, strict=True)]
     # A number that happens to be today what has been there is no change without stand-ins.
     rows += [(entry.leaves, (entry.slot.get(),)) for entry in alone if entry.structure.is_leaf()]
@@ -261,6 +264,14 @@ def leave_the_same(free: Traced, fixed: Traced) -> bool:
             for left, right in rows
         )
     )
+
+
+def _of_today(entry: Rebound) -> tuple[Any, ...]:
+    """What a run would put in a place today: plain values that stay where they were are what they are."""
+    before = entry.slot.container
+    found = [look(before, leaf.place) if type(leaf) is Former else MISSING for leaf in entry.leaves]
+    pairs = zip(entry.leaves, found, strict=True)
+    return tuple(now if entry.refills and type(now) in SIMPLE else leaf for leaf, now in pairs)
 
 
 def _numbers_of(traced: Traced) -> list[Any]:
@@ -305,16 +316,26 @@ def _is_traced_again(request: Request, graph: Graph) -> bool:
     )
 
 
-def traced_once(request: Request) -> Traced:
-    """Trace a program, with what it leaves in Python put back."""
-    gc.collect(0)  # what is among the youngest objects later, the code has made
-    tracer = Tracer(request)
-    kept = Kept(request.state)
+def _run(tracer: Tracer, kept: Kept) -> tuple[Trace, list[Change], Left]:
+    """Run the function on stand-ins, and put back what it has changed, which is given."""
+    request = tracer.request
     try:
         trace = tracer.run()
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
+        forgotten = kept.forget()
+    if forgotten:
+        raise refuse_forgotten(forgotten)
+    return trace, changes, left
+
+
+def traced_once(request: Request) -> Traced:
+    """Trace a program, with what it leaves in Python put back."""
+    gc.collect(0)  # what is among the youngest objects later, the code has made
+    tracer = Tracer(request)
+    kept = Kept(request.state)
+    trace, changes, left = _run(tracer, kept)
     real = _known_things(trace)
     constants = left.constants(real, tracer.constant)
     changes += tracer.copies.changes()
@@ -377,6 +398,7 @@ def traced_once(request: Request) -> Traced:
         printed=tracer.printed,
         fixes_fractions=tracer.reads is not None and tracer.reads.fixes_fractions(),
         fixes_sizes=tracer.reads is not None and tracer.reads.fixes_sizes(),
+        handles=tracer.handles,
         spent=_spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)

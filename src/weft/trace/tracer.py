@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,14 +29,12 @@ from weft.trace.interception.capture import (
     Operator,
     dress,
     dress_result,
-    function_of,
     has_symbols,
     is_stand_in,
     is_transformed,
     kind_of,
-    next_autograd_number,
+    lambda_text,
     outside_tracing,
-    running_autograd_number,
     storage_key,
     tree_flatten,
     tree_map_only,
@@ -47,22 +46,24 @@ from weft.trace.interception.functions import (
     VALUE_OPERATORS,
     kind_of_refusal,
     puts_data,
+    raises_otherwise,
     stays,
     with_check,
 )
+from weft.trace.interception.modes import next_autograd_number, running_autograd_number
 from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, uncaught, unmaterialised
 from weft.trace.interception.user_lines import user_place
 from weft.trace.mask_index import with_places
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
-from weft.trace.python_state.counters import Condition, NumberLeaf, composed, place_stand_in
+from weft.trace.python_state.counters import Condition, NumberLeaf, composed, leaf_of_text, place_stand_in
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
 from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.impurity import Refusing
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import SOURCES, PythonState
 from weft.trace.python_state.retracing import Noting
 from weft.trace.python_state.tensor_facts import (
@@ -83,8 +84,9 @@ from weft.trace.request import Request
 from weft.trace.results.corrections import CORRECTIONS, correct_strides
 from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
-from weft.trace.results.result_rules import result_by_symbols, row_by_rule
+from weft.trace.results.result_rules import row_by_rule, stays_in_place
 from weft.trace.results.result_types import stand_ins
+from weft.trace.results.symbol_rules import result_by_symbols
 from weft.trace.size_symbols import SizeSymbols, TracedSize
 from weft.trace.tensor_index import TensorIndex
 
@@ -115,7 +117,7 @@ class TracedNumber:
     symbol: Any
     stand_in: Any
     argument: int | None = None
-    slot: Location | None = None
+    slot: Slot | None = None
     later: NumberLeaf | Draw | NumberRead | None = None
 
 
@@ -165,6 +167,7 @@ class Tracer:
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
         self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
+        self.handles = False  # an operator that may raise is called where the code would raise something else
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
         self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
 
@@ -281,9 +284,13 @@ class Tracer:
         return stand_in
 
     def _dress(self, stand_in: torch.Tensor, tensor: torch.Tensor) -> None:
+        # Weakly: autograd's graph keeps stand-ins where Python's collector of garbage cannot see that it does.
+        known = weakref.ref(self.facts)
+
         def missing(asked: torch.Tensor, name: str) -> None:
-            if not name.startswith("__") and asked_by_user():
-                self.facts.ask(missing_attribute(name), asked)
+            facts = known()
+            if facts is not None and not name.startswith("__") and asked_by_user():
+                facts.ask(missing_attribute(name), asked)
 
         def put(_: torch.Tensor, name: str) -> None:
             if asked_by_user():
@@ -300,7 +307,7 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, argument=argument))
         return stand_in
 
-    def _add_place(self, slot: Location, name: str) -> Any:
+    def _add_place(self, slot: Slot, name: str) -> Any:
         number = slot.get()
         stand_in, symbol = self.interception.symbol(number, name)
         value = Value("input", (), NumberType(type(number).__name__), name=slot.path.replace(".", "_"))
@@ -421,7 +428,7 @@ class Tracer:
         symbols = sorted(expression.free_symbols, key=str)
         if not symbols or not all(symbol in known for symbol in symbols):
             return None
-        return NumberLeaf(function_of(expression, symbols), tuple(known[symbol] for symbol in symbols))
+        return leaf_of_text(lambda_text(expression, symbols), tuple(known[symbol] for symbol in symbols))
 
     def _adopt(self, tensor: torch.Tensor) -> TensorState:
         """Make a real tensor that the function reached by itself an input of the program.
@@ -457,6 +464,8 @@ class Tracer:
         given = {id(entry.stand_in) for entry in self.trace.inputs}
         for leaf in leaves:
             if is_stand_in(leaf) and id(leaf) not in given:
+                if "_is_param" in vars(leaf):
+                    refuse("made subclass", self.recorder.value_of(leaf).place)
                 put = [name for name in vars(leaf) if not name.startswith("_") and name not in STAND_IN_ATTRIBUTES]
                 if put:
                     refuse("tensor attribute", self.recorder.value_of(leaf).place, detail=put[0])
@@ -495,6 +504,7 @@ class Tracer:
             if self._in_backward or self.reads is None or not self.reads.may_ask(function, arguments):
                 refuse(kind, user_place())
             return self.reads.ask, (function, *arguments), keywords
+        self.handles = self.handles or raises_otherwise(function, arguments)
         arguments, keywords = with_lengths_in_tensors(function, arguments, keywords)
         arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
         of_packed = self._packed.taken(function, arguments, keywords)
@@ -627,11 +637,13 @@ class Tracer:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if self.recorder.varies and has_symbols((arguments, keywords)):
                 with self.interception.plainly():
-                    found = result_by_symbols(target, arguments)
+                    found = result_by_symbols(target, arguments, keywords, self.interception)
                 # Kernels are asked in the trace beside.
                 return self._by_rule(operator, target, arguments, keywords) if found is None else found
             with self.interception.plainly():
                 row = row_by_rule(target, arguments, keywords)
+                if row is None and stays_in_place(target, arguments, keywords):
+                    return arguments[0]
             if row is not None:
                 return stand_ins(row, arguments, self.interception)
             result = self._by_rule(operator, target, arguments, keywords)
@@ -655,6 +667,8 @@ class Tracer:
                 found = result_of_kernel(operator, target, (arguments, keywords))
                 if found is None:
                     raise
+                if any(getattr(leaf, "layout", torch.strided) is not torch.strided for leaf in tree_flatten(found)[0]):
+                    refuse("layout", self.place())
                 return tree_map_only(torch.Tensor, lambda real: self.interception.placeholder(kind_of(real)), found)
 
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor:

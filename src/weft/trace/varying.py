@@ -34,6 +34,9 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
         state = request.walk(*request.state.roots)
         return plain, traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
 
+    if request.state.asks_kinds:
+        why = "the code tells by `is` or by a pattern whether a thing is True, or of a class"
+        raise UnsupportedError(f"the sizes of {request.name} do not vary", why=why)
     plain, found = without_impure_calls(request.state, partial(without_draws, request.state.sources, both))
     found = replace(found, fixed=plain.fixed)
     if found.fixed_sizes or found.fixed:

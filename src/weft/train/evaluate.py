@@ -13,6 +13,7 @@ from torch import nn
 
 from weft.devices import Device
 from weft.errors import UsageError
+from weft.tracebacks import shows_less
 from weft.train.checkpoints.names import unwrapped
 from weft.train.devices.choose_devices import device_of, find_devices
 from weft.train.devices.split import Shares, called, joined, moved, pair_of, samples_in, samples_of, split_batch
@@ -29,6 +30,7 @@ def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (scores.argmax(dim=1) == labels).sum()
 
 
+@shows_less
 def evaluate(
     net: Callable[[Any], Any],
     batches: Iterable[Any],
@@ -79,11 +81,12 @@ def sums_over(
     return total, count
 
 
+@shows_less
 def predict(net: Callable[..., Any], batches: Iterable[Any]) -> Any:
     """Give a network's answers to all batches, in evaluation mode and without gradients, put together on the CPU.
 
-    A batch is a tensor or a dictionary that the network is called with, or fields as for training, whose last one, the
-    target, is left out.
+    A batch is a tensor or a dictionary that the network is called with, or fields: the only one, or as for training all
+    but the last, which is the target.
     """
     home = device_of(net).torch_device
     modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
@@ -92,15 +95,20 @@ def predict(net: Callable[..., Any], batches: Iterable[Any]) -> Any:
         if isinstance(net, nn.Module):
             net.eval()
         with torch.no_grad():
-            for batch in batches:
-                x = pair_of(batch)[0] if isinstance(batch, tuple | list) else batch
-                answers.append(moved(called(net, moved(x, home)), torch.device("cpu")))
+            answers += [moved(called(net, moved(_inputs_of(batch), home)), torch.device("cpu")) for batch in batches]
     finally:
         for part, training in modes:
             part.training = training
     if not answers:
         raise UsageError("there was no batch to predict", why="the data is empty, or gives its batches only once")
     return joined(answers)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """What a network is called with; loaders give a list also where there is one field alone."""
+    if not isinstance(batch, tuple | list):
+        return batch
+    return batch[0] if len(batch) == 1 else pair_of(batch)[0]
 
 
 def _measured(measure: Measure, net: Any, x: Any, y: Any) -> torch.Tensor:

@@ -17,6 +17,7 @@ QUIET = 2.0  # seconds that an epoch may take without a word
 OFTEN = 0.2  # seconds between two rewritings
 ERASE = "\r\033[K"
 CURVES = ("loss", "test_acc")
+MOST_ROWS, FIRST_ROWS = 20, 4  # of a table: a screen has no more
 
 
 @dataclass
@@ -100,9 +101,12 @@ class History(list[dict[str, float]]):
         return animator
 
     def document(self) -> Document:
-        """Give it to read: a row an epoch, and on a page the curves."""
+        """Give it to read: a row an epoch, of many the first and the last ones, and on a page the curves."""
         names = tuple(dict.fromkeys(name for row in self for name in row))
         rows = tuple(tuple(f"{row[name]:.4g}" if name in row else "" for name in names) for row in self)
+        if len(rows) > MOST_ROWS:
+            between = ("...",) * len(names)
+            rows = (*rows[:FIRST_ROWS], between, *rows[FIRST_ROWS - MOST_ROWS + 1 :])
         table = Table(names, rows, frozenset(range(len(names))))
         series = {name: [(row["epoch"], row[name]) for row in self if name in row] for name in CURVES}
         axes = Axes(lambda x: f"{x:.0f}", lambda y: f"{y:.3g}", "epoch")

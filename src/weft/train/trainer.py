@@ -14,9 +14,12 @@ import torch
 from torch import nn
 
 from weft.api.hybridize import hybridize
+from weft.document.blocks import Document, facts
+from weft.document.html import notebook
 from weft.errors import UnsupportedError, UsageError, counted
-from weft.trace.interception.capture import note_step
+from weft.trace.interception.modes import note_step
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
+from weft.tracebacks import shows_less
 from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.checkpoints.states import random_states_text, set_random_states_text
 from weft.train.devices.choose_devices import devices_of_rank
@@ -50,6 +53,7 @@ class Trainer:
     Under `torchrun`, or `weft train --processes`, each process takes its share of every batch.
     """
 
+    @shows_less
     def __init__(
         self, net: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: Any, devices: Any = None, **options: Any
     ) -> None:
@@ -97,11 +101,20 @@ class Trainer:
         self._sums = GradientBuckets(self.replicas, None if self._shards else self.peers, overlap=overlap)
 
     def __repr__(self) -> str:
+        *names, where, way, done = self._facts()
+        return f"weft.Trainer({', '.join(names)}, on {where}, by {way} steps: {done} done)"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: what trains where and how, and the epochs so far."""
+        names = ("model", "optimizer", "loss", "devices", "steps", "done")
+        blocks = self.history.document().blocks if self.history else ()
+        return notebook(Document((facts(zip(names, self._facts(), strict=True)), *blocks)))
+
+    def _facts(self) -> tuple[str, ...]:
         names = (type(self.net).__name__, type(self.optimizer).__name__, _name_of(self.loss_fn))
         where = ", ".join(map(str, self.devices[:MOST_NAMED])) + (", ..." if len(self.devices) > MOST_NAMED else "")
-        way = "whole steps" if self._whole is not None else "imperative steps"
-        done = f"{counted(self.epoch, 'epoch')} and {counted(self.steps, 'step')} done"
-        return f"weft.Trainer({', '.join(names)}, on {where}, by {way}: {done})"
+        way = "whole" if self._whole is not None else "imperative"
+        return *names, where, way, f"{counted(self.epoch, 'epoch')} and {counted(self.steps, 'step')}"
 
     @property
     def shares(self) -> Sequence[float]:
@@ -112,6 +125,7 @@ class Trainer:
         """End `fit` after this batch, on all processes."""
         self._stopped = why
 
+    @shows_less
     def step(self, *batch: Any) -> torch.Tensor:
         """Train on one global batch, `step(x, y)`, and give its loss; every `accumulate` batches, parameters change.
 
@@ -232,6 +246,7 @@ class Trainer:
             net.zero_grad()
         self._waiting, self._count = 0, 0.0
 
+    @shows_less
     def fit(  # noqa: PLR0913 - what a run may be told, by keyword
         self,
         train: Iterable[Batch],
@@ -374,10 +389,12 @@ class Trainer:
             inside.say(line_of(figures))
         self._call("after_test", figures)
 
+    @shows_less
     def predict(self, batches: Iterable[Any]) -> Any:
         """Give the module's answers to all batches, put together on the CPU; `weft.predict` says what a batch is."""
         return predict(self.net, batches)
 
+    @shows_less
     def save(self, checkpoints: Checkpoints | None = None, data: Any = None) -> None:
         """Save the module, and all that training needs to go on; between updates only. Rank 0 writes.
 
@@ -400,6 +417,7 @@ class Trainer:
         if self.peers is not None:
             self.peers.enter(self.steps, "between steps")
 
+    @shows_less
     def load(self, checkpoints: Checkpoints | None = None, data: Any = None) -> None:
         """Go on from the newest good checkpoint, the trainer's own unless others are given, and in `data` if given."""
         parts = self._parts(data)

@@ -156,6 +156,20 @@ def test_what_is_no_number_stays_in_its_row() -> None:
     torch.testing.assert_close(out, torch.softmax(query @ key, -1) @ value, equal_nan=True)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+def test_shares_that_are_no_normal_numbers_are_zeros_as_in_fused_attention(target: Target) -> None:
+    case = Case(20, 30)
+    kernel = kernel_of(target, case)
+    query, key, value = torch.zeros(2, 20, 24), torch.zeros(2, 24, 30), torch.randn(2, 30, 40)
+    query[:, :, 0], key[:, 0] = 1.0, torch.tensor([0.0, -86.0, -88.0, -100.0, -103.0, -torch.inf] * 5)
+    value[:, 2::6], value[:, 3::6] = 1e38, -1e38
+    out = torch.empty(2, 20, 40)
+    compiled(target, lambda module: emit_attention(module, kernel))(
+        "attention", out, query, key, value, begin=0, end=kernel.tile_count
+    )
+    torch.testing.assert_close(out, value[:, ::6].mean(1, keepdim=True).expand(2, 20, 40))
+
+
 def test_a_batch_of_nothing_has_no_tiles() -> None:
     assert kernel_of(TARGETS[0], Case(20, 30)).tile_count == 2
     sizes = AttentionSizes("f32", (0, 3), 20, 30, 8, 8)

@@ -135,20 +135,50 @@ def test_a_convolution_equals_conv2d(target: Target, case: Case) -> None:
 DEPTHWISE_WINDOWS = [ImageWindow((3, 3), (1, 1), (1, 1)), ImageWindow((5, 4), (2, 2), (2, 1)), ImageWindow((3, 3))]
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("channels", [1, 16, 37, 70])
-@pytest.mark.parametrize("window", DEPTHWISE_WINDOWS, ids=str)
-def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: ImageWindow) -> None:
-    size = (11, 17)
+# Rows of one block and of several, more columns of a window than registers hold weights of, places that no pixel sees.
+DEPTHWISE_CASES = {
+    "windows wider than registers": ((6, 40), ImageWindow((3, 19), padding=(1, 9))),
+    "every block sees outside": ((4, 7), ImageWindow((5, 5), padding=(2, 2))),
+    "steps of two over narrow rows": ((7, 7), ImageWindow((5, 5), stride=(2, 2), padding=(2, 2))),
+    "places apart": ((9, 40), ImageWindow((3, 3), padding=(2, 2), dilation=(2, 2))),
+    "places apart and steps": ((9, 12), ImageWindow((2, 4), stride=(1, 3), padding=(3, 4), dilation=(3, 2))),
+    "windows larger than images": ((2, 3), ImageWindow((7, 7), padding=(3, 3))),
+}
+
+
+def check_depthwise(target: Target, channels: int, size: tuple[int, int], window: ImageWindow) -> None:
     sizes = ConvSizes("f32", 2, 1, channels, size, window)
     layout, schedule = channels_last(channels, size), choose_depthwise_schedule(sizes, target)
     kernel = convolution(target, 2, (1, channels, 1), size, window, depthwise=True, input=layout, schedule=schedule)
     x, weight, bias = torch.randn(2, channels, *size), torch.randn(channels, 1, *window.size), torch.randn(channels)
     out, whole = guarded(2, *kernel.out_size, channels)
     run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight, bias)
-    expected = conv2d(x, weight, bias, window.stride, window.padding, groups=channels)
+    expected = conv2d(x, weight, bias, window.stride, window.padding, window.dilation, groups=channels)
     torch.testing.assert_close(out.permute(0, 3, 1, 2), expected)
     assert_untouched(whole)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("channels", [1, 16, 37, 70])
+@pytest.mark.parametrize("window", DEPTHWISE_WINDOWS, ids=str)
+def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: ImageWindow) -> None:
+    check_depthwise(target, channels, (11, 17), window)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("case", DEPTHWISE_CASES.values(), ids=DEPTHWISE_CASES)
+def test_a_depthwise_convolution_loads_what_windows_share_once(
+    target: Target, case: tuple[tuple[int, int], ImageWindow]
+) -> None:
+    check_depthwise(target, 37, *case)
+
+
+def test_what_a_depthwise_convolution_leaves_out_costs_nothing() -> None:
+    target, size, window = TARGETS[0], (4, 7), ImageWindow((5, 5), padding=(2, 2))
+    schedule = choose_depthwise_schedule(ConvSizes("f32", 2, 1, 37, size, window), target)
+    layout = channels_last(37, size)
+    kernel = convolution(target, 2, (1, 37, 1), size, window, depthwise=True, input=layout, schedule=schedule)
+    assert kernel.depth_done == pytest.approx((3 + 4 + 4 + 3) / 4 * (3 + 4 + 5 + 5 + 5 + 4 + 3) / 7)
 
 
 def test_an_input_with_channels_outside_is_read_in_place() -> None:

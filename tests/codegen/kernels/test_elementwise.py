@@ -8,7 +8,7 @@ from weft.codegen.kernels.reducers import REDUCERS
 from weft.codegen.llvm.module import Module
 from weft.codegen.llvm.register import Register, constant, vector
 from weft.codegen.objects.compiler import object_code
-from weft.codegen.objects.object_file import read_object_file
+from weft.codegen.objects.native import read_object_file
 from weft.codegen.vecmath.functions import FUNCTIONS
 from weft.errors import InternalError, UsageError
 from weft.ir.graph import Value

@@ -5,17 +5,22 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.codegen.kernel_cases import targets
 from tests.codegen.kernel_runner import compile_kernel
 
+from weft.codegen.kernels.attention_gradient import emit_attention_gradient
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.loop import emit_loop
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.kernels.reduce import emit_reduce
+from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.llvm.module import Module
+from weft.plan.kernels.attention import AttentionSizes
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.gemm import (
     Epilogue,
@@ -31,6 +36,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowKernel, RowPass, Store, plan_rows
+from weft.plan.kernels.scatter import ScatterExpression, plan_scatter
 from weft.target import Target
 
 TARGETS = targets()
@@ -185,3 +191,107 @@ def test_panels_are_packed_as_far_as_they_are_read(target: Target, source: tuple
         kept = ~memory.isnan()
         assert kept.sum() == steps * across.total * schedule.lanes
         assert torch.equal(memory[kept], whole[kept])
+
+
+@each_target
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [(21, 33), (70, 150)], ids=str)
+def test_queries_and_keys_of_attention_s_gradients_end(target: Target, size: tuple[int, int], causal: bool) -> None:
+    rows, keys = size
+    inner, columns = 8, 20
+    sizes = AttentionSizes("f32", (2,), rows, keys, inner, columns)
+    schedules = [choose_schedule("f32", (rows, keys, depth), target) for depth in (inner, columns)]
+    schedule = choose_attention_gradient(sizes, schedules[0], schedules[1], target, causal=causal)
+
+    def lying(down: int, across: int) -> Matrix:
+        return Matrix((down * across,), across, 1)
+
+    operands = AttentionOperands(
+        lying(rows, inner), lying(keys, inner), lying(keys, columns), lying(rows, inner), lying(inner, keys),
+        lying(rows, columns), lying(columns, keys), lying(keys, inner),
+    )  # fmt: skip
+    numbers = View("f32", (rows, 1, 0))
+    body = [Instruction("iota", (), "i64", (0, 1, 0, 0)), Instruction("iota", (), "i64", (0, 0, 1, 0))]
+    body += [Instruction("lt", (4, 5), "bool"), Instruction("constant", (), "f32", (-math.inf,))]
+    body += [Instruction("select", (6, 7, 0), "f32")] if causal else [Instruction("abs", (0,), "f32")]
+    score = 8 if causal else 0
+    body += [Instruction("sub", (score, 2), "f32"), Instruction("exp", (9,), "f32")]
+    body += [Instruction("sub", (1, 3), "f32"), Instruction("mul", (10, 11), "f32")]
+    kernel = AttentionGradientKernel(
+        "gradient", sizes, operands, (numbers, numbers), tuple(body), 10, 12, schedule, ends=(0, 1, 2)
+    )
+    run = called(emit_attention_gradient, kernel, target)
+    torch.manual_seed(rows)
+    query, gradient = torch.randn(2, rows, inner), torch.randn(2, rows, columns)
+    key, values = torch.randn(2, keys, inner), torch.randn(2, keys, columns)
+    for matrices, some, seen in [(2, rows, most) for most in sizes_around(keys)] + [
+        (1, most, keys - 1) for most in sizes_around(rows)
+    ]:
+        if not some or not seen:
+            continue
+        scores = query[:, :some] @ key[:, :seen].mT
+        if causal:
+            scores = scores.masked_fill(torch.ones(some, seen, dtype=torch.bool).triu(1), -math.inf)
+        pull = gradient[:, :some] @ values[:, :seen].mT
+        logarithm, weight = torch.logsumexp(scores, -1), torch.randn(2, some)
+        shares = (scores - logarithm[..., None]).exp()
+        slopes = shares * (pull - weight[..., None])
+        inside = [slopes @ key[:, :seen], slopes.mT @ query[:, :some], shares.mT @ gradient[:, :some]]
+        whole = [torch.full((2, most, depth), NAN) for most, depth in ((rows, inner), (keys, inner), (keys, columns))]
+        expected = [torch.full_like(tensor, NAN) for tensor in whole]
+        for tensor, part in zip(expected, inside, strict=True):
+            tensor[:matrices, : part.shape[1]] = part[:matrices]
+        numbers_given = [torch.full((2, rows), NAN) for _ in range(2)]
+        for tensor, part in zip(numbers_given, (logarithm, weight), strict=True):
+            tensor[:, :some] = part
+        across = [poisoned(tensor, matrices, seen).mT.contiguous() for tensor in (key, values)]
+        downwards = [poisoned(tensor, matrices, some) for tensor in (query, gradient)]
+        last = poisoned(key, matrices, seen)
+        run([*whole, downwards[0], across[0], downwards[1], across[1], last, *numbers_given], (matrices, some, seen))
+        for found, right in zip(whole, expected, strict=True):
+            torch.testing.assert_close(found, right, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@each_target
+@pytest.mark.parametrize("width", [1, 17, 200])
+def test_what_is_scattered_ends_along_each_dimension_of_its_rows(target: Target, width: int) -> None:
+    shape = (5, 9, width)
+    body = (Instruction("constant", (), "i64", (width,)), Instruction("mul", (0, 2), "i64"))
+    inputs = (View("i64", (9, 1, 0)), View("f32", (9 * width, width, 1)))
+    expression = ScatterExpression("scatter", shape, "f32", 1, inputs, body, 3, 1, "add")
+    kernel = replace(plan_scatter(expression, target), ends=(0, 1))
+    run = called(emit_scatter, kernel, target)
+    index, source = torch.randint(0, 7, (5, 9)), torch.randn(shape)
+    for texts, words in [(5, 9), (0, 9), (5, 0), (1, 1), (3, 4), (5, 8)]:
+        out = torch.randn(7, width)
+        places = torch.full_like(index, 1 << 40)  # which nobody may go to
+        places[:texts, :words] = index[:texts, :words]
+        expected = out.index_add(0, index[:texts, :words].flatten(), source[:texts, :words].flatten(0, 1))
+        run([out, places, poisoned(source, texts, words)], (texts, words))
+        torch.testing.assert_close(out, expected)
+
+
+@each_target
+@pytest.mark.parametrize("shape", [(5, 40, 33), (3, 2, 17, 50)], ids=str)
+def test_transposing_loops_end_along_every_dimension(target: Target, shape: tuple[int, ...]) -> None:
+    out_view = View("f32", torch.empty(shape).stride())
+    *outer, rows, columns = shape
+    backwards = torch.empty((*outer, columns, rows)).mT
+    across = View("f32", backwards.stride())
+    body = (Instruction("exp", (0,), "f32"),)
+    kernel = plan_loop(LoopExpression("loop", shape, (out_view,), (across,), body, (1,)), target)
+    schedule = kernel.schedule
+    if kernel.sizes != shape:  # what steps alike is one dimension
+        *_, rows, columns = shape = kernel.sizes
+    kernel = LoopKernel(
+        "loop", shape, kernel.outputs, kernel.inputs, body, (1,), schedule, ends=tuple(range(len(shape)))
+    )
+    assert schedule.transposed == (0,)
+    run = called(emit_loop, kernel, target)
+    x = torch.randn(shape)
+    for size in (1, 2, 16, 17, min(shape[-2:])):
+        for number in range(len(shape)):
+            ends = [min(size, most) if place == number else most for place, most in enumerate(shape)]
+            out = torch.full(shape, NAN)
+            run([out, x.mT.contiguous()], ends)  # squares are read whole: nothing beyond may be missing
+            torch.testing.assert_close(out, poisoned(x.exp(), *ends), equal_nan=True)

@@ -257,6 +257,30 @@ def test_inputs_that_run_across_the_output_are_turned(shape: tuple[int, ...], dt
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(2, 5, 40, 3), (1, 3, 33, 2), (70, 4), (2, 17, 4), (1, 31, 16, 3), (3, 7, 3)])
+def test_planes_are_interleaved_to_pixels_of_few_channels(
+    shape: tuple[int, ...], dtype: torch.dtype, level: str
+) -> None:
+    planes = (torch.randn(*shape[:-2], shape[-1], shape[-2]) * 50).to(dtype).movedim(-2, -1)
+    one_each, whole = torch.randn(shape[-1]), torch.full((*shape[:-2], shape[-2] + 1, shape[-1]), 77.0)
+    output = whole[..., 1:, :]  # the pixels of a padded image
+    body = [Instruction("cast", (0,), "f32"), Instruction("mul", (2, 1), "f32")]
+    kernel = plan([planes, one_each], body, [3], [output], level)
+    for parts in (1, 2, kernel.tile_count):
+        whole.fill_(77)
+        library = compile_kernel(emit_loop, kernel, target_of(level))
+        call_kernel(library, kernel.name, [whole.flatten(), planes, one_each], split(kernel.tile_count, parts))
+        assert torch.equal(output, planes.float() * one_each)
+        assert (whole[..., 0, :] == 77).all()
+
+
+def test_planes_of_many_pixels_are_interleaved() -> None:
+    planes, output = torch.randn(3, 64).t(), torch.empty(64, 3)
+    assert plan([planes], [], [0], [output]).schedule.interleaved
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_constants_and_positions(level: str) -> None:
     output, rows = torch.zeros(7, 19), torch.zeros(7, 19, dtype=torch.int32)
     body = [

@@ -3,7 +3,7 @@
 import pytest
 
 from weft.codegen.objects.compiler import object_code
-from weft.codegen.objects.object_file import read_object_file
+from weft.codegen.objects.native import read_object_file
 from weft.errors import InternalError
 from weft.target import cross_target
 

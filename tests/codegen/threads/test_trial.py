@@ -13,6 +13,7 @@ from weft.codegen.llvm.register import Register
 from weft.codegen.objects.native import compile_native
 from weft.codegen.threads import trial
 from weft.codegen.threads.trial import ALONE, BEST_LANES, BEST_SINGLE, DECIDED, FIRST_TRIAL, LEFT, LaneTrial
+from weft.codegen.threads.workers import worker_module
 from weft.target import host_target
 
 MICROSECOND = 1_000
@@ -195,3 +196,12 @@ def test_words_of_zeros_are_no_trial() -> None:
     tried.words[:] = [0] * len(tried.words)
     tried.run(500, taking(100), taking(10))
     assert {*tried.kinds} == {"lanes"}
+
+
+def test_what_a_trial_does_in_several_places_is_written_once() -> None:
+    texts = worker_module(host_target()).split("\ndefine ")
+    names = [text.partition("(")[0].partition("@")[2] for text in texts[1:]]
+    trials = sorted(name for name in names if name.startswith("trial_"))
+    assert trials == ["trial_alone", "trial_decide", "trial_finish", "trial_lanes", "trial_settle"]
+    # Four calls of a dispatcher lead here: each text of the whole trial was four fifths of the module.
+    assert len("".join(texts)) < 60_000

@@ -10,7 +10,7 @@ import pytest
 
 from weft.config import overrides
 from weft.console.report import hardware
-from weft.console.report.hardware import Figure, probe
+from weft.console.report.hardware import MachineNumber, probe
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def test_a_table_and_data_tell_the_same(found: hardware.Hardware) -> None:
 @pytest.mark.parametrize(
     ("figure", "text"),
     [
-        (Figure("", 1.5e-9, False, ""), "1.5 ns"),
-        (Figure("", 1.2e-4, False, ""), "120 µs"),
-        (Figure("", 4.1e-3, False, ""), "4.1 ms"),
-        (Figure("", 2.04e10, True, ""), "20.4 GB/s"),
-        (Figure("", None, True, ""), "-"),
+        (MachineNumber("", 1.5e-9, False, ""), "1.5 ns"),
+        (MachineNumber("", 1.2e-4, False, ""), "120 µs"),
+        (MachineNumber("", 4.1e-3, False, ""), "4.1 ms"),
+        (MachineNumber("", 2.04e10, True, ""), "20.4 GB/s"),
+        (MachineNumber("", None, True, ""), "-"),
     ],
 )
-def test_a_figure_has_the_unit_of_the_chapters_table(figure: Figure, text: str) -> None:
+def test_a_figure_has_the_unit_of_the_chapters_table(figure: MachineNumber, text: str) -> None:
     assert figure.text() == text
 
 

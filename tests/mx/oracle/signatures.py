@@ -30,6 +30,42 @@ TYPES = {
     "tuple of <long>": "shape",
     "": "floats",
 }
+# What MXNet says wrongly of its own operators: the inputs, and the parameters, that it takes.
+CORRECTED = {
+    # The graphs that are their bodies, which come first among MXNet's inputs, are a parameter here: JSON.
+    "_cond": (
+        "*data",
+        (
+            "num_args:int num_outputs:int cond_input_locs:shape then_input_locs:shape else_input_locs:shape "
+            "subgraphs:string"
+        ),
+    ),
+    "_foreach": (
+        "*data",
+        (
+            "num_args:int num_outputs:int num_out_data:int in_state_locs:shape in_data_locs:shape remain_locs:shape "
+            "subgraphs:string"
+        ),
+    ),
+    "_while_loop": (
+        "*data",
+        (
+            "num_args:int num_outputs:int num_out_data:int max_iterations:int cond_input_locs:shape "
+            "func_input_locs:shape func_var_locs:shape subgraphs:string"
+        ),
+    ),
+    # What its operators take is theirs to say: it is one parameter here, JSON.
+    "Custom": ("*data", "op_type:string others:string={}"),
+    "IdentityAttachKLSparseReg": ("data moving_avg", None),
+    "_CrossDeviceCopy": ("data", None),
+    "_linspace": (
+        None,
+        (
+            "start:float stop:float num:int endpoint:bool=1 ctx:string= "
+            "dtype:{bfloat16,float16,float32,float64,int32,int64,int8,uint8}=float32"
+        ),
+    ),
+}
 Strings = ctypes.POINTER(ctypes.c_char_p)
 
 
@@ -81,7 +117,9 @@ def main() -> None:
         ]
         parameters = [parameter(name, kind) for name, kind in pairs if not kind.startswith(("NDArray", "Symbol"))]
         others = sorted(set(known) - {real})
-        print(" | ".join((real, " ".join(others), " ".join(inputs), " ".join(parameters), counter)).rstrip())
+        right_inputs, right_parameters = CORRECTED.get(real, (None, None))
+        taken, given = right_inputs or " ".join(inputs), right_parameters or " ".join(parameters)
+        print(" | ".join((real, " ".join(others), taken, given, counter)).rstrip())
     print("inside: " + " ".join(sorted(inside)))
 
 

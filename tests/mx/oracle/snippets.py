@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def apart(module: Any, code: str) -> str | None:
         "nn": mx.gluon.nn,
         "rnn": mx.gluon.rnn,
         "np": np,
+        "files": str(HERE / "fixtures" / "images"),
     }
     mine, its = multiprocessing.Pipe()
     process = multiprocessing.Process(target=lambda: its.send(module.printed(code, scope)))
@@ -50,11 +52,13 @@ def apart(module: Any, code: str) -> str | None:
 
 
 def main() -> None:
-    """Write the fixture."""
+    """Write the fixture; with `--new` keep the answers that it has."""
     module = programs()
-    found = {code: apart(module, code) for code in module.snippets()}
+    path = HERE / "fixtures" / module.FIXTURE
+    kept = json.loads(path.read_text(encoding="utf-8")) if "--new" in sys.argv else {}
+    found = {code: kept[code] if code in kept else apart(module, code) for code in module.snippets()}
     text = json.dumps(found, indent=1, ensure_ascii=False)
-    (HERE / "fixtures" / module.FIXTURE).write_text(text + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

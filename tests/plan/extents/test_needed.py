@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from weft.ir.extents import Polynomial, extent_of_size
-from weft.ir.graph import Graph, Result, Value
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.ops import build
 from weft.ir.types import NumberType, TensorType, contiguous
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.within import Factor
-from weft.plan.draft import Planner, is_ramp
+from weft.plan.draft import Planner, ramp_of
 from weft.plan.extents.parts import VaryingSizes, parts_of, positions_of
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.gemm import GemmKernel
@@ -152,16 +151,23 @@ def test_factors_of_a_merged_dimension_have_parts_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("tensor", "expected"),
     [
-        (torch.arange(5), True),
-        (torch.arange(5, dtype=torch.int32), True),
-        (torch.arange(6).reshape(2, 3), True),
-        (torch.arange(1, 5), False),
-        (torch.arange(5.0), False),
-        (torch.tensor([False, True]), False),
+        (torch.arange(5), (1, 5)),
+        (torch.arange(5, dtype=torch.int32), (1, 5)),
+        (torch.arange(6).reshape(2, 3), (1, 6)),
+        (torch.arange(3)[:, None].expand(3, 4), (4, 3)),
+        (torch.arange(3).expand(4, 3), (1, 3)),
+        (torch.arange(3)[:, None].expand(2, 3, 5), (5, 3)),
+        (torch.tensor([0, 0, 1, 1, 2]), (2, 3)),
+        (torch.arange(1, 5), None),
+        (torch.tensor([0, 1, 2, 0, 2, 1]), None),
+        (torch.tensor([0, 2, 4]), None),
+        (torch.tensor([], dtype=torch.int64), None),
+        (torch.arange(5.0), None),
+        (torch.tensor([False, True]), None),
     ],
 )
-def test_positions_are_whole_numbers_from_0_on(tensor: torch.Tensor, expected: bool) -> None:
-    assert is_ramp(tensor) is expected
+def test_positions_are_whole_numbers_from_0_on(tensor: torch.Tensor, expected: tuple[int, int] | None) -> None:
+    assert ramp_of(tensor) == expected
 
 
 def test_whole_numbers_that_are_handed_out_are_computed_beyond_too() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from tests.plan.extents.test_needed import SIZE, TARGET, rows_of
 
-from weft.ir.graph import Graph, Result, Value
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.ops import build
 from weft.ir.types import contiguous
 from weft.passes.bounded import bounded

@@ -71,6 +71,23 @@ def test_gradients_through_it_are_those_of_eager() -> None:
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4 * float(right.abs().max()))
 
 
+@pytest.mark.parametrize("padding", [0, 1, 2, (2, 0)], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gradient_without_steps_is_such_a_convolution_with_the_window_reversed(
+    padding: int | tuple[int, int], bias: bool
+) -> None:
+    torch.manual_seed(0)
+    net, x = nn.ConvTranspose2d(CHANNELS, 48, 3, padding=padding, bias=bias), torch.randn(2, CHANNELS, 9, 12)
+    assert "ConvKernel" not in kernels(net, x)
+    with torch.no_grad():
+        found = weft.hybridize(net)(x)
+        net.weight.mul_(-0.5)
+        changed = weft.hybridize(net)(x)
+        assert_exact(net, changed, x)
+        net.weight.mul_(-2)
+        assert_exact(net, found, x)
+
+
 def test_weights_that_are_computed_are_transformed_in_the_call() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, CHANNELS, 12, 12), torch.randn(CHANNELS, CHANNELS, 3, 3)

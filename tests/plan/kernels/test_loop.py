@@ -42,6 +42,16 @@ def test_positions_follow_the_dimensions() -> None:
     assert simplified(loop).body[0].attributes == (1, 100, 5)
 
 
+def test_what_an_input_runs_along_comes_beside_what_the_output_runs_along() -> None:
+    apart = expression((40, 50, 60), (3000, 60, 1), (1, 40, 2000))
+    kernel = plan_loop(apart, host_target())
+    assert kernel.sizes == (50, 40, 60)
+    assert kernel.outputs[0].strides == (60, 3000, 1)
+    assert kernel.inputs[0].strides == (40, 1, 2000)
+    assert kernel.schedule.transposed == (0,)
+    assert plan_loop(expression((40, 50, 2), (100, 2, 1), (1, 40, 2000)), host_target()).sizes == (40, 50, 2)
+
+
 @pytest.mark.parametrize("sizes", [(0,), (5, 0), (0, 5)])
 def test_a_space_without_points_has_no_tiles(sizes: tuple[int, ...]) -> None:
     strides = (1,) * len(sizes)

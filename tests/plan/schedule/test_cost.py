@@ -18,7 +18,6 @@ from weft.plan.schedule.cost import (
     default_model,
     kernel_seconds,
     parse_model,
-    tile_seconds,
 )
 from weft.target import cross_target
 
@@ -47,11 +46,6 @@ def test_dear_ops_take_longer() -> None:
     assert isinstance(kernel, LoopKernel)
     dear = replace(kernel, body=(Instruction("tanh", (0,), "f32"),))
     assert kernel_seconds(dear, MODEL) > 2 * kernel_seconds(kernel, MODEL)
-
-
-def test_tiles_add_up_to_the_kernel() -> None:
-    kernel = product(Location(0), 1, 2, (256, 512)).kernel
-    assert tile_seconds(kernel, MODEL) * kernel.tile_count + MODEL.call == pytest.approx(kernel_seconds(kernel, MODEL))
 
 
 def test_weights_that_fit_no_cache_come_from_memory() -> None:

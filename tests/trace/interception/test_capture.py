@@ -41,12 +41,18 @@ def test_stand_ins_share_memory_as_their_tensors_do(order: tuple[int, ...]) -> N
 def test_a_tensor_alone_needs_no_conversion_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     interception, converted = Interception(None), []  # type: ignore[arg-type]
     monkeypatch.setattr(interception, "_converted", lambda tensor, _: converted.append(tensor) or tensor.to("meta"))
-    usual = [torch.nn.Parameter(torch.zeros(2, 3)), torch.zeros(3, 2).t(), torch.zeros((), dtype=torch.int64)]
-    assert [type_of(interception.stand_in(tensor)[0]) for tensor in usual] == list(map(type_of, usual))
+    weight, rows = torch.nn.Parameter(torch.zeros(2, 3)), torch.zeros(5, 3)
+    usual = [weight, torch.zeros(3, 2).t(), torch.zeros((), dtype=torch.int64), torch.zeros(5)[1:], rows, rows[2:].t()]
+    found = [interception.stand_in(tensor)[0] for tensor in usual]
+    assert list(map(type_of, found)) == list(map(type_of, usual))
+    assert [one.storage_offset() for one in found] == [one.storage_offset() for one in usual]
+    keys = [storage_key(one) for one in found]
+    assert keys[-1] == keys[-2]
+    assert len(set(keys)) == len(keys) - 1
     assert not converted
-    unusual: list[Any] = [torch.zeros(2, dtype=torch.complex64), torch.zeros(5)[1:], usual[0]]
+    unusual: list[Any] = [torch.zeros(2, dtype=torch.complex64), torch.zeros(3, dtype=torch.complex64)]
     with torch.inference_mode():
         unusual.append(torch.zeros(2))
     for tensor in unusual:
-        interception.stand_in(tensor.detach() if tensor is usual[0] else tensor)
+        interception.stand_in(tensor)
     assert len(converted) == len(unusual)

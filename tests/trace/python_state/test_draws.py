@@ -16,6 +16,7 @@ from tests.ways import Refused, Work, assert_every_way, difference
 from torch import nn
 
 import weft
+from weft.config import overrides
 
 CALLS = 5
 
@@ -246,6 +247,7 @@ def numbers_of(text: str, **names: Any) -> Callable[[], Work]:
 
 
 OF_THE_PROCESS = {
+    "a class": numbers_of("return x * 2 if isinstance(random.random(), float) else x"),
     "random": numbers_of("return x * random.random()"),
     "a range": numbers_of("return x * random.uniform(2, 3)"),
     "a whole number": numbers_of("return x * random.randint(2, 30)"),
@@ -283,7 +285,6 @@ def test_methods_of_generators_draw_at_each_run(name: str) -> None:
 
 
 LOOKS = {
-    "a class": numbers_of("return x * 2 if isinstance(random.random(), float) else x"),
     "a text": numbers_of("seen.append(str(random.random())); return x * 2", seen=[]),
     "a branch": numbers_of("return x * 2 if random.random() < 0.5 else x"),
     "a size": numbers_of("return x.sum() + torch.ones(random.randint(2, 3))"),
@@ -296,6 +297,32 @@ LOOKS = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_code_that_looks_at_what_it_drew_is_refused(name: str) -> None:
     assert_every_way(LOOKS[name], "library", refused=("library",))
+
+
+PATHS = {
+    "python": (lambda: random.Random(3), lambda source: source.random()),
+    "numpy": (lambda: np.random.default_rng(3), lambda source: float(source.normal())),
+    "arrays": (lambda: np.random.default_rng(3), lambda source: torch.from_numpy(source.normal(size=3)).float()),
+    "whole numbers": (lambda: np.random.default_rng(3), lambda source: torch.as_tensor(source.integers(0, 5, size=3))),
+}
+
+
+@pytest.mark.parametrize("way", ["hybridize", "step"])
+@pytest.mark.parametrize("name", PATHS)
+def test_where_values_decide_each_call_draws_once(name: str, way: str) -> None:
+    begin, draw = PATHS[name]
+
+    def make() -> Work:
+        source = begin()
+
+        def function(x: torch.Tensor) -> torch.Tensor:
+            scale = draw(source)
+            return x * scale if x.sum() > 0 else x - draw(source)
+
+        return Work(function, [((torch.full((3,), sign),), {}) for sign in (1.0, -1.0, 1.0, 1.0, -1.0, -1.0)])
+
+    with overrides(whole="off"):
+        assert_every_way(make, way)
 
 
 READ, WRITE = os.pipe()  # objects that other threads change would be taken for changed by the code

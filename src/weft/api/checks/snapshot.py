@@ -209,11 +209,11 @@ def _put_slots(thing: Any, held: dict[str, Any]) -> None:
             object.__delattr__(thing, name)
 
 
-def _take_class(kind: type) -> dict[str, Any]:
+def _take_class(kind: type | types.ModuleType) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}
 
 
-def _put_class(kind: type, held: dict[str, Any]) -> None:
+def _put_class(kind: type | types.ModuleType, held: dict[str, Any]) -> None:
     for name in _take_class(kind).keys() - held.keys():
         delattr(kind, name)
     for name, value in held.items():
@@ -265,6 +265,7 @@ KINDS: dict[type, Kind] = {
 """How builtin things are remembered; the first that fits."""
 
 CLASS = Kind(_take_class, _put_class, _names)
+MODULE = Kind(_take_class, _put_class, _nothing)
 
 
 def _numpy_kinds() -> dict[type, Kind]:
@@ -328,6 +329,8 @@ class Snapshot:
             return Entry(thing, path, None, content, [*inside, *_names(content.attributes)])
         if isinstance(thing, type):
             return self._taken(thing, path, CLASS) if _is_users(thing.__module__) else Entry(thing, path, None, None)
+        if isinstance(thing, types.ModuleType) and _is_users(thing.__name__):
+            return Entry(thing, path, MODULE, _take_class(thing))  # what code mentions of it is looked into
         if isinstance(thing, types.ModuleType | types.BuiltinFunctionType):
             return Entry(thing, path, None, None)
         kind = next((kind for known, kind in self._kinds.items() if isinstance(thing, known)), None)

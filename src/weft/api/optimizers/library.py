@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from weft.codegen.torch_functions import copy_all
 from weft.interrupts import interrupts_after
-from weft.trace.interception.capture import copy_all
 
 Result = TypeVar("Result")
 
@@ -80,7 +80,9 @@ class OptimizerSnapshot:
         if len(found) == len(self._tensors) == len(self._copies) and all(
             map(_is_as_before, found, self._tensors, self._copies)
         ):
-            copy_all(self._copies, found)
+            if found:
+                with torch.no_grad():
+                    copy_all(self._copies, found)
         else:
             self._copies = [tensor.detach().clone() for tensor in found]
             self._tensors = found

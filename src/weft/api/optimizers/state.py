@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from weft.api.optimizers.rules import Form, Group, Tensors, UpdateRule
-from weft.trace.interception.capture import count_up
-from weft.trace.python_state.locations import Location
+from weft.trace.interception.modes import count_up
+from weft.trace.python_state.locations import Slot
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -182,12 +182,10 @@ class OptimizerState:
         if counts:
             count_up(counts)  # all in one call, which no signal interrupts
 
-    def slots(self, prepared: Prepared) -> dict[int, Location]:
+    def slots(self, prepared: Prepared) -> dict[int, Slot]:
         """Where kept tensors live, so that programs read and write them there."""
         return {
-            id(tensor): Location(
-                KeptTensors(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True
-            )
+            id(tensor): Slot(KeptTensors(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True)
             for index, (parameter, kept) in enumerate(zip(prepared.parameters, prepared.kept, strict=True))
             for name, tensor in kept.items()
         }
@@ -205,7 +203,7 @@ class KeptTensors:
 
 
 class GradientPlace:
-    """A place that a Location can look into: the gradient of one parameter."""
+    """A place that a Slot can look into: the gradient of one parameter."""
 
     def __init__(self, parameter: torch.Tensor) -> None:
         self.parameter = parameter

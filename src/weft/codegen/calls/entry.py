@@ -15,18 +15,19 @@ Both Python functions get the containers among the arguments too, where the prog
 from weft.codegen.calls.native_call import (
     ITEMS_OFFSET,
     NULL,
+    RESULT_WORDS,
     SIZE_OFFSET,
     CallWord,
     GuardWord,
     NativeCall,
     ObjectLayout,
 )
+from weft.codegen.calls.path_walk import GIVE_WORDS, PATH_WALK, Given
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.codegen.threads.layout import TABLE_OFFSET
 
-MODE_WORDS, RESULT_WORDS, IDENTITY_WORDS, CONTAINER_WORDS, LOOK_WORDS = 4, 4, 3, 5, 2
-CPU = constant("i32", 0)  # the kind and the number of the device
+MODE_WORDS, IDENTITY_WORDS, CONTAINER_WORDS, LOOK_WORDS = 4, 3, 5, 2
 
 
 def write_entry(module: Module, layout: ObjectLayout) -> str:
@@ -54,6 +55,7 @@ class _Entry(NativeCall):
         self._checks, self._runs, self._end = f.label("checks"), f.label("runs"), f.label("end")
         self._inputs = f.scratch("ptr", 1)  # the list of inputs, once it is made
         self._given = f.scratch("ptr", 2)  # the arguments of a function of Python
+        self._leaf = f.scratch("ptr", 1)  # the last segment that has run
 
     def write(self) -> None:
         # SAFETY: Python holds the arguments and `self` during the call, and its lock but where it is let go of below.
@@ -263,8 +265,9 @@ class _Entry(NativeCall):
         program.require(f.compare("icmp ne", free, constant("i64", 0)))
         self.add_reference(bound)
         frame = f.emit("ptr", f"inttoptr {free} to ptr")
-        results = program.fill(frame, items, captured)
         unmade, late, lost, over = map(f.label, ("unmade", "late", "lost", "over"))
+        self._walk(program, (frame, free), (items, captured, bound))
+        results = program.fill(frame, items, captured)
         NativeCall(f, self.layout, program.state, late).require(program.passes_checks(frame))
         # Memory is taken while others run Python: for many results that is as long as a small program.
         thread = self.release_lock()
@@ -292,6 +295,49 @@ class _Entry(NativeCall):
         self._finish(program)
         self.drop_reference(bound)
         self._drop_inputs()
+
+    def _walk(
+        self,
+        program: "_Bound",
+        frame_and_free: tuple[Register, Register],
+        call: tuple[Register, Register, Register],
+    ) -> None:
+        """Run a bound program of segments, and end; go on with one that is no such."""
+        # SAFETY: as above. Handles are this call's alone, too; each is deleted, and its place 0 again, before the frame
+        # is given back.
+        f, (frame, free), (items, captured, bound) = self.f, frame_and_free, call
+        walks, reached, unwalked, once = map(f.label, ("walks", "reached", "unwalked", "once"))
+        lost, over = f.label("lost"), f.label("over")
+        place = program.word("ptr", CallWord.FRAME)
+        f.branch_if(f.compare("icmp ne", program.word("i64", CallWord.FIRST), f.integer(0)), walks, once)
+        f.begin_block(walks)
+        program.fill_places(program.word("ptr", CallWord.VALUES), items, captured)
+        thread = self.release_lock()
+        f.call(PATH_WALK, [program.state, frame, self._leaf])
+        self.take_lock(thread)
+        f.branch_if(f.compare("icmp ne", f.load("ptr", self._leaf), NULL), reached, unwalked)
+        f.begin_block(reached)
+        last = _Bound(f, self.layout, f.load("ptr", self._leaf), self._runs)
+        last.wrap_given(program)
+        program.delete_handles()
+        last.give_results(lost, self._result, CallWord.GIVE_COUNT)
+        f.branch(over)
+        f.begin_block(unwalked)
+        program.delete_handles()
+        f.emit_void(f"store atomic {free}, {place} release, align 8")
+        f.store(self._inputs_list(items, captured), self._inputs)
+        self.drop_reference(bound)
+        f.branch(self._runs)
+        f.begin_block(lost)  # Python has said why
+        last.each_made(last.word("i64", CallWord.GIVE_COUNT), CallWord.DROP_REFERENCE)
+        f.store(NULL, self._result)
+        f.branch(over)
+        f.begin_block(over)
+        f.emit_void(f"store atomic {free}, {place} release, align 8")
+        self._finish(last)
+        self.drop_reference(bound)
+        self._drop_inputs()
+        f.begin_block(once)
 
     def _hold_inputs(self, items: Register, captured: Register, program: NativeCall) -> None:
         """Make the list of inputs where nobody else holds what is in it, or Python takes it in the end."""
@@ -409,9 +455,15 @@ class _Bound(NativeCall):
         """Write the addresses of arguments and of what lasts into the frame's table; gives where the results' go."""
         f = self.f
         table = f.offset(frame, "i8", TABLE_OFFSET)
-        changing = self.word("i64", CallWord.CHANGING_COUNT)
-        rows = self.word("ptr", CallWord.CHANGING)
-        with f.loop(0, changing) as loop:
+        self.fill_places(table, items, captured)
+        results = f.offset(table, "ptr", self.word("i64", CallWord.CHANGING_COUNT))
+        self.copy_lasting(f.offset(results, "ptr", self.word("i64", CallWord.OUTPUT_COUNT)))
+        return results
+
+    def fill_places(self, table: Register, items: Register, captured: Register) -> None:
+        """Write the addresses of arguments, and of what it has itself, into a table."""
+        f, rows = self.f, self.word("ptr", CallWord.CHANGING)
+        with f.loop(0, self.word("i64", CallWord.CHANGING_COUNT)) as loop:
             position, size = self.row(rows, loop.index, 2)
             is_given = f.compare("icmp sge", position, f.integer(0))
             given = f.offset(items, "ptr", position)
@@ -419,26 +471,15 @@ class _Bound(NativeCall):
             item = f.load("ptr", f.select(is_given, given, own))
             tensor = f.load("ptr", f.offset(item, "i8", self.layout.tensor))
             f.store(self.memory_of(tensor, size), f.offset(table, "ptr", loop.index))
-        results = f.offset(table, "ptr", changing)
-        self.copy_lasting(f.offset(results, "ptr", self.word("i64", CallWord.OUTPUT_COUNT)))
-        return results
 
     def make_results(self, addresses: Register, failed: str) -> Register:
         """Make the tensors that are returned, and write where their memory is; gives how many there are by then."""
         f, table, made = self.f, self.word("ptr", CallWord.RESULTS), self.word("ptr", CallWord.MADE)
+        maker = NativeCall(f, self.layout, self.state, failed)
         with f.loop(0, self.word("i64", CallWord.OUTPUT_COUNT)) as loop:
             words = self.row(table, loop.index, RESULT_WORDS)
-            sizes, strides = (f.emit("ptr", f"inttoptr {word} to ptr") for word in words[1:3])
-            handle, on = f.offset(made, "ptr", loop.index), f.label("on")
-            listed = ", ".join(
-                map(str, (words[0], sizes, strides, f.convert("trunc", words[3], "i32"), CPU, CPU, handle))
-            )
-            error = f.emit("i32", f"call i32 {self.word('ptr', CallWord.EMPTY).name}({listed})")
-            f.branch_if(f.compare("icmp eq", error, constant("i32", 0)), on, failed)
-            f.begin_block(on)
-            # A new tensor's offset is 0: the size of its elements does not matter.
-            tensor = f.load("ptr", f.load("ptr", handle))
-            f.store(self.memory_of(tensor, constant("i64", 0)), f.offset(addresses, "ptr", loop.index))
+            memory = maker.new_tensor(words, f.offset(made, "ptr", loop.index), self.word("ptr", CallWord.EMPTY))
+            f.store(memory, f.offset(addresses, "ptr", loop.index))
         return loop.index
 
     def wrap_results(self) -> None:
@@ -450,9 +491,45 @@ class _Bound(NativeCall):
             f.store(f.emit("ptr", f"call ptr {self.word('ptr', CallWord.WRAP).name}({handle})"), place)
             f.emit("i32", f"call i32 {self.word('ptr', CallWord.DELETE).name}({handle})")
 
-    def give_results(self, lost: str, result: Register) -> None:
+    def wrap_given(self, program: NativeCall) -> None:
+        """Put what the last segment of a walk gives, of tensors and numbers that it and others have made, in a row."""
+        f, made, rows = self.f, self.word("ptr", CallWord.MADE), self.word("ptr", CallWord.GIVES)
+        handles, values = program.word("ptr", CallWord.HANDLES), program.word("ptr", CallWord.VALUES)
+        with f.loop(0, self.word("i64", CallWord.GIVE_COUNT)) as loop:
+            place, kind = self.row(rows, loop.index, GIVE_WORDS)
+            word = f.offset(values, "i64", place)
+
+            def tensor(place: Register = place) -> tuple[Register]:
+                handle = f.load("ptr", f.offset(handles, "ptr", place))
+                return (f.emit("ptr", f"call ptr {program.word('ptr', CallWord.WRAP).name}({handle})"),)
+
+            def whole(word: Register = word) -> tuple[Register]:
+                bits = f.load("i64", word)
+                return (f.emit("ptr", f"call ptr {program.word('ptr', CallWord.NEW_INT).name}({bits})"),)
+
+            def real(word: Register = word) -> tuple[Register]:
+                number = f.load("double", word)
+                return (f.emit("ptr", f"call ptr {program.word('ptr', CallWord.NEW_FLOAT).name}({number})"),)
+
+            def number(kind: Register = kind) -> tuple[Register, ...]:
+                return f.either(f.compare("icmp eq", kind, f.integer(Given.INT)), whole, real)
+
+            (thing,) = f.either(f.compare("icmp eq", kind, f.integer(Given.TENSOR)), tensor, number)
+            f.store(thing, f.offset(made, "ptr", loop.index))
+
+    def delete_handles(self) -> None:
+        """Let go of the tensors that a walk has made: what is given out Python holds."""
+        f, handles = self.f, self.word("ptr", CallWord.HANDLES)
+        with f.loop(0, self.word("i64", CallWord.PLACE_COUNT)) as loop:
+            place = f.offset(handles, "ptr", loop.index)
+            handle = f.load("ptr", place)
+            with f.only_if(self._is_there(handle)):
+                f.emit("i32", f"call i32 {self.word('ptr', CallWord.DELETE).name}({handle})")
+                f.store(NULL, place)
+
+    def give_results(self, lost: str, result: Register, counted: CallWord = CallWord.OUTPUT_COUNT) -> None:
         """Give the one tensor, or a list or tuple of all."""
-        f, made, count = self.f, self.word("ptr", CallWord.MADE), self.word("i64", CallWord.OUTPUT_COUNT)
+        f, made, count = self.f, self.word("ptr", CallWord.MADE), self.word("i64", counted)
         with f.loop(0, count) as loop:
             on = f.label("on")
             f.branch_if(self._is_there(f.load("ptr", f.offset(made, "ptr", loop.index))), on, lost)

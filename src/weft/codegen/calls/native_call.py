@@ -4,7 +4,7 @@ Python calls such a function as it calls its own built-in ones. A bytes object h
 what it compares, reads and calls.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
@@ -14,6 +14,8 @@ from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, WORKERS_OFF
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
 ROW_WORDS = 3
+RESULT_WORDS = 4  # of each result: dimensions, where its sizes and strides are, its type's number
+CPU = constant("i32", 0)  # the kind and the number of the device
 NULL = Register("ptr", "null")
 
 
@@ -63,6 +65,29 @@ class CallWord(IntEnum):
     DELETE = auto()
     CAPTURED = auto()  # the tuple of captured tensors that it was bound for
     FINISH = auto()  # what takes the row of results and the list of inputs, and gives what the call gives; or 0
+    # A bound program of segments, which values decide between: see path_walk.py.
+    FIRST = auto()  # the words of its first segment; 0 where it is no such program
+    VALUES = auto()  # a word of each place: where the elements of a tensor are, or a number
+    HANDLES = auto()  # of each place: the tensor that a segment has made there, or 0
+    PLACE_COUNT = auto()
+    COMPARE = auto()  # memcmp
+    NEW_INT = auto()
+    NEW_FLOAT = auto()
+    # A segment: what it makes of numbers, where its results go, what is asked of them, what it gives if it is the last.
+    SCALARS = auto()
+    SCALAR_COUNT = auto()
+    MADE_PLACE = auto()
+    ASK = auto()
+    ASKED = auto()
+    OTHER = auto()
+    ASKED_KIND = auto()
+    ASKED_BYTES = auto()
+    NUMBER = auto()
+    NEXT = auto()  # what must be found, the words of the segment that follows then
+    NEXT_COUNT = auto()
+    TAKEN = auto()  # counts how often it has run; of all, how often no segment was known that follows
+    GIVES = auto()  # places, and which of tensors and numbers each is
+    GIVE_COUNT = auto()
     # An entry: what a call looks like.
     POSITIONAL_COUNT = auto()
     NAMES = auto()  # of each argument by name: the object of its name
@@ -207,6 +232,16 @@ class NativeCall:
         self.require(f.binary("or", is_tensor, is_parameter))
         return f.load("ptr", f.offset(item, "i8", self.layout.tensor))
 
+    def new_tensor(self, words: Sequence[Register], handle: Register, empty: Register) -> Register:
+        """Make a tensor of a row's words, whose handle is put in a place; gives its memory. It must be made."""
+        f = self.f
+        sizes, strides = (f.emit("ptr", f"inttoptr {word} to ptr") for word in words[1:3])
+        kind = f.convert("trunc", words[3], "i32")
+        listed = ", ".join(map(str, (words[0], sizes, strides, kind, CPU, CPU, handle)))
+        self.require(f.compare("icmp eq", f.emit("i32", f"call i32 {empty.name}({listed})"), constant("i32", 0)))
+        # A new tensor's offset is 0: the size of its elements does not matter.
+        return self.memory_of(f.load("ptr", f.load("ptr", handle)), constant("i64", 0))
+
     def memory_of(self, tensor: Register, size: Register) -> Register:
         """Give where a tensor's elements begin, which have so many bytes each."""
         f, layout = self.f, self.layout
@@ -233,23 +268,28 @@ class NativeCall:
         """Tell whether a program may run in a frame: its weights are the same; its checks, if any, find nothing."""
         f, check, compare = self.f, self.word("ptr", CallWord.CHECK), self.word("ptr", CallWord.SAME_CONTENT)
 
-        def is_unmarked() -> Register:
-            return f.compare("icmp eq", f.load("i64", f.offset(frame, "i8", MARK_OFFSET)), f.integer(0))
-
         def look() -> tuple[Register]:
             f.store(f.integer(0), f.offset(frame, "i8", MARK_OFFSET))
             self.run(frame, CallWord.CONTENT, CallWord.SAME_CONTENT)
-            return (is_unmarked(),)
+            return (self._is_unmarked(frame),)
 
         def ask() -> tuple[Register]:
-            f.emit_void(f"call void {check.name}({frame})")
-            return (is_unmarked(),)
+            return (self.is_checked(frame, check),)
 
         yes = constant("i1", 1)
         (same,) = f.either(f.compare("icmp ne", compare, NULL), look, lambda: (yes,))
         asks = f.binary("and", same, f.compare("icmp ne", check, NULL))
         (passes,) = f.either(asks, ask, lambda: (same,))
         return passes
+
+    def is_checked(self, frame: Register, check: Register) -> Register:
+        """Tell whether a program's own check finds nothing."""
+        self.f.emit_void(f"call void {check.name}({frame})")
+        return self._is_unmarked(frame)
+
+    def _is_unmarked(self, frame: Register) -> Register:
+        f = self.f
+        return f.compare("icmp eq", f.load("i64", f.offset(frame, "i8", MARK_OFFSET)), f.integer(0))
 
     def run(
         self, frame: Register, program: CallWord | Register = CallWord.PROGRAM, function: CallWord = CallWord.RUN

@@ -7,6 +7,8 @@ Python and PyTorch: it is as fast where LLVM leaves the bodies as they are writt
 from weft.codegen.calls.entry import write_entry
 from weft.codegen.calls.native_call import ROW_WORDS, ObjectLayout
 from weft.codegen.calls.new_tensors import new_tensors_function
+from weft.codegen.calls.number_program import number_program_function
+from weft.codegen.calls.path_walk import write_path_walk
 from weft.codegen.calls.region_call import write_region_call
 from weft.codegen.llvm.module import Module
 from weft.target import Target
@@ -19,6 +21,8 @@ def python_calls_module(layout: ObjectLayout | None, target: Target) -> str:
     module, functions = Module(target), [_first_difference()]
     if layout is not None:
         functions += [write_entry(module, layout), write_region_call(module, layout), new_tensors_function(layout)]
+        functions.append(number_program_function())
+        write_path_walk(module, layout)
     for function in module.functions:
         function.leave_as_written()
     return "".join([str(module), *functions])

@@ -20,6 +20,7 @@ never scaled again. Where the mask is causal, keys behind the last row of a bloc
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from weft.codegen.kernels.vectors import ColumnSpan, Vectors, linear, mask_up_to
 from weft.codegen.llvm.dtypes import HELD, dtype_constant
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.vecmath.core import format_of, like
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.gemm import GemmKernel, Matrix, panels
@@ -313,7 +315,9 @@ SpanStep = Callable[[ColumnSpan], Register]
 class SoftmaxRows:
     """Writes both passes over a row of scores, in place: the body and the highest score; exp(score - highest), added.
 
-    exp of what is surely 0 is not computed (vecmath): every vector with a masked score has one.
+    exp of what is surely 0 is not computed (vecmath): every vector with a masked score has one. Beside the highest
+    score's 1, what would be less than a normal number is 0, as in PyTorch's fused attention: a mask of -100 makes all
+    of those it hides such numbers, and each product of one takes a processor a hundred cycles.
     """
 
     def __init__(self, f: FunctionWriter, kernel: AttentionKernel) -> None:
@@ -328,11 +332,17 @@ class SoftmaxRows:
         wide = self.f.splat(self._subtracted(highest), self.lanes)
 
         def exponential(span: ColumnSpan) -> Register:
-            result = self._op("exp", self._op("sub", self._load(scores, span), wide))
+            result = self._op("exp", self._normal_only(self._op("sub", self._load(scores, span), wide)))
             self._store(scores, span, result)
             return result
 
         return highest, self._pass("sum", keys, exponential)
+
+    def _normal_only(self, distance: Register) -> Register:
+        """Send what is so far below the highest score that its exp is no normal number to -inf."""
+        lowest = like(distance, (1 - format_of(distance).bias) * math.log(2.0))
+        far = self.f.compare("fcmp olt", distance, lowest)
+        return self.f.select(far, self._number(-float("inf"), self.lanes), distance)
 
     def divisor(self, highest: Register, total: Register) -> Register:
         """Give what the row is divided by."""

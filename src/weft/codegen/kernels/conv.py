@@ -1,8 +1,8 @@
 """Emit convolutions: a function per register block, of pixels by output channels, and the loops over blocks.
 
-Contract of the emitted function: void name(out*, input*, weights*, inputs*..., begin, end). It computes tiles
-[begin, end); out overlaps no input except where an epilogue operand is read at the very place that is written. Nothing
-outside the tensors is read or written. Sizes are constants and may be 0.
+Contract of the emitted function: void name(out*, input*, weights*, inputs*..., limits*..., begin, end, ends...). It
+computes tiles [begin, end); out overlaps no input except where an epilogue operand is read at the very place that is
+written. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 
     out[pixel, o] = sum over window rows r, columns c, channels i of  input[pixel at (r, c), i] * weights[r, c, i, o]
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
 from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
@@ -53,8 +54,8 @@ Seen = Callable[[list[Register], Register, Register], list[Register]]
 def emit_conv(module: Module, kernel: ConvKernel) -> None:
     """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
-    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs) + sum(kernel.limited))
+    writer = module.function(kernel.name, parameter_kinds(kernel, pointers))
     if kernel.tile_count:
         ConvEmitter(writer, kernel).emit()
 
@@ -67,12 +68,28 @@ class ConvEmitter(BlockLoops):
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.stored, *self.inputs = stored_and_read(self.vectors, kernel.epilogue)
-        self.pointers = list(writer.parameters[:-2])
+        given = Parameters.of(writer, kernel)
+        self.begin, self.end, self.ends = given.begin, given.end, given.ends
+        inputs = 3 + len(kernel.epilogue.inputs)
+        self.given, self.limits = given.pointers[:inputs], given.pointers[inputs:]
+        self.pointers = list(self.given)
+
+    def is_block_needed(self, at: BlockPosition) -> Register | None:
+        """Tell whether some pixel of a block is within."""
+        if not self.ends:
+            return None
+        writer, (height, width) = self.writer, self.kernel.out_size
+        if self.kernel.of_images:
+            image, (row, column) = at.row, writer.divide(at.visit, width)
+        else:
+            rest, column = writer.divide(at.row, width)
+            image, row = writer.divide(rest, height)
+        return all_below(writer, (((image, row, column)[axis], end) for axis, end in self.ends.items()))
 
     def enter(self, matrix: Register) -> None:
         """Move all pointers to the channels of one group."""
         kernel, moved = self.kernel, self.vectors.moved
-        out, image, weights, *inputs = self.writer.parameters[:-2]
+        out, image, weights, *inputs = self.given
         self.pointers = [
             self.stored.moved(out, (matrix, kernel.out_channels)),
             moved(image, (matrix, kernel.in_channels * kernel.input.channel)),
@@ -95,7 +112,7 @@ class ConvEmitter(BlockLoops):
             pixel = self.writer.add(self.writer.multiply(at.row, prod(kernel.out_size)), at.visit)
         for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
             arguments.append(own.moved(pointer, (pixel, operand.row), (at.column, operand.column)))
-        self.call_block(shape, [*arguments, pixel, at.iterations, at.phase])
+        self.call_block(shape, [*arguments, *self.limits, pixel, at.iterations, at.phase])
 
     def block_function(self, shape: BlockShape) -> str:
         """Emit the function of a shape, in the kernel's way."""
@@ -104,7 +121,9 @@ class ConvEmitter(BlockLoops):
 
 @dataclass(frozen=True)
 class BlockParts:
-    """A block's function while it is written: void block(out*, input*, weights*, inputs*..., pixel, iterations, phase).
+    """A block's function while it is written.
+
+    void block(out*, input*, weights*, inputs*..., limits*..., pixel, iterations, phase)
 
     out and input are at the first pixel of the first image, all pointers at the block's first channels.
     """
@@ -124,12 +143,14 @@ class BlockParts:
     def begin(cls, module: Module, kernel: ConvKernel, shape: BlockShape) -> BlockParts:
         """Begin the function of a block."""
         name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
-        pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
+        count = 3 + len(kernel.epilogue.inputs)
+        pointers = ["ptr"] * (count + sum(kernel.limited))
         writer = module.inner_function(name, [*pointers, "i64", "i64", "i64"])
         vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
-        out, image, weights, *inputs, pixel, iterations, phase = writer.parameters
+        out, image, weights, *inputs = writer.parameters[:count]
+        *limits, pixel, iterations, phase = writer.parameters[count:]
         in_parts = kernel.walk.parts.count > 1
-        pixels = Pixels(vectors, kernel, pixel, shape.rows)
+        pixels = Pixels(vectors, kernel, (pixel, shape.rows), image_limits(writer, kernel, limits))
         epilogue = EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)
         return cls(
             name=name,
@@ -301,54 +322,94 @@ class DotBlock:
 
 
 class DepthwiseBlock:
-    """Emits a block twice where there is padding: with and without asking what the image has."""
+    """Emits the sums of a block of pixels in one row, each channel by itself.
+
+    Windows that lie beside each other share most of what they see. So a number of the image is loaded once for a row of
+    the window, and multiplied by each weight of the row that some pixel has there; the row's weights are in registers:
+
+        pixels       0   1   2   3               column 2 of the image:  sum 0 += seen * w2
+        columns    0   1   2   3   4   5                                 sum 1 += seen * w1
+                                                                         sum 2 += seen * w0
+
+    Rows outside the image are left out. A column that is outside for every block is too; one that is outside for some
+    is asked for, and zeros stand for it.
+    """
 
     def __init__(self, parts: BlockParts) -> None:
         self.parts = parts
+        self.vectors = parts.vectors
+        kernel, blocks = parts.kernel, parts.kernel.walk.row_blocks
+        bounds = [(blocks.start(number), blocks.start(number + 1)) for number in range(blocks.count)]
+        starts = {first for first, behind in bounds if behind - first == parts.block.shape.rows}
+        (_, stride), (_, padding), (_, dilation) = kernel.window.stride, kernel.window.padding, kernel.window.dilation
+        turns = range(0, max(kernel.window.size[1], 1), kernel.schedule.taps)
+        self.lefts = {start * stride - padding + turn * dilation for start in starts for turn in turns}
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
-        writer, pixels = self.parts.writer, self.parts.pixels
-        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.pixels_of == "rows":
-            self.parts.function.emit(partial(self._window, pixels.seen))
-            return self.parts.name
-        inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
-        writer.branch_if(pixels.all_inside(), inside, edge)
-        for label, seen in ((inside, pixels.inside), (edge, pixels.seen)):
-            writer.begin_block(label)
-            self.parts.ending.epilogue.begin_block()
-            self.parts.function.emit(partial(self._window, seen))
-            writer.branch(after)
-        writer.begin_block(after)
+        self.parts.function.emit(self._window)
         return self.parts.name
 
-    def _window(self, seen: Seen, sums: list[Register]) -> list[Register]:
-        """Add what all places of the window give."""
-        writer, (rows, columns) = self.parts.writer, self.parts.kernel.window.size
-        with writer.loop(0, rows, carried=sums) as down:
-            with writer.loop(0, columns, carried=down.carried) as across:
-                addresses = seen(self.parts.inputs, down.index, across.index)
-                place = writer.add(writer.multiply(down.index, columns), across.index)
-                across.carry(*self._place(list(across.carried), addresses, place))
-            down.carry(*across.carried)
+    def _window(self, sums: list[Register]) -> list[Register]:
+        """Add what all rows of the window that are inside the image give."""
+        writer, columns, taps = self.parts.writer, self.parts.kernel.window.size[1], self.parts.kernel.schedule.taps
+        turns, rest = divmod(columns, taps)
+        with writer.loop(*self.parts.pixels.bounds(0), carried=sums) as down:
+            found = list(down.carried)
+            if turns > 1:
+                with writer.loop(0, turns, carried=found) as across:
+                    first = writer.multiply(across.index, taps)
+                    across.carry(*self._taps((down.index, first), taps, list(across.carried)))
+                found = list(across.carried)
+            elif turns:
+                found = self._taps((down.index, writer.integer(0)), taps, found)
+            if rest:
+                found = self._taps((down.index, writer.integer(turns * taps)), rest, found)
+            down.carry(*found)
         return list(down.carried)
 
-    def _place(self, sums: list[Register], addresses: list[Register], place: Register) -> list[Register]:
-        """Add what one place of the window gives."""
-        vectors, shape = self.parts.vectors, self.parts.block.shape
-        base = vectors.moved(self.parts.weights, (place, shape.vectors * vectors.lanes))
-        columns = [number * vectors.lanes for number in range(shape.vectors)]
-        weights = [vectors.load(vectors.address(base, column)) for column in columns]
-        counts = [shape.count(number, vectors.lanes) for number in range(shape.vectors)]
-        return [
-            vectors.writer.fma(
-                vectors.load(vectors.address(address, columns[number]), counts[number]),
-                weights[number],
-                sums[row * shape.vectors + number],
-            )
-            for row, address in enumerate(addresses)
-            for number in range(shape.vectors)
+    def _taps(self, place: tuple[Register, Register], taps: int, sums: list[Register]) -> list[Register]:
+        """Add what some columns of a row of the window give, from a place on."""
+        vectors, shape, window = self.vectors, self.parts.block.shape, self.parts.kernel.window
+        width = shape.vectors * vectors.lanes
+        base = vectors.moved(self.parts.weights, (place[0], window.size[1] * width), (place[1], width))
+        weights = [
+            [
+                vectors.load(vectors.address(base, tap * width + number * vectors.lanes))
+                for number in range(shape.vectors)
+            ]
+            for tap in range(taps)
         ]
+        pixels: dict[int, list[tuple[int, int]]] = {}
+        for pixel in range(shape.rows):
+            for tap in range(taps):
+                pixels.setdefault(pixel * window.stride[1] + tap * window.dilation[1], []).append((pixel, tap))
+        sums, address = list(sums), self.parts.pixels.inside(self.parts.inputs, *place)[0]
+        for column, pairs in sorted(pixels.items()):
+            if not self._may_be_inside(column):
+                continue
+            seen = self._seen(address, place[1], column)
+            for pixel, tap in pairs:
+                for number, one in enumerate(seen):
+                    total = pixel * shape.vectors + number
+                    sums[total] = vectors.writer.fma(one, weights[tap][number], sums[total])
+        return sums
+
+    def _seen(self, address: Register, first: Register, column: int) -> list[Register]:
+        """Load what the image has at a column, counted from the first that the first pixel sees from a place on."""
+        vectors, shape, kernel = self.vectors, self.parts.block.shape, self.parts.kernel
+        at = vectors.address(address, column * kernel.input.column)
+        if self._may_be_outside(column):
+            at = self.parts.pixels.or_zeros(at, first, column)
+        counts = [shape.count(number, vectors.lanes) for number in range(shape.vectors)]
+        return [vectors.load(vectors.address(at, number * vectors.lanes), count) for number, count in enumerate(counts)]
+
+    def _may_be_inside(self, column: int) -> bool:
+        return any(0 <= left + column < self.parts.kernel.in_size[1] for left in self.lefts)
+
+    def _may_be_outside(self, column: int) -> bool:
+        kernel = self.parts.kernel
+        return kernel.limited[1] or any(not 0 <= left + column < kernel.in_size[1] for left in self.lefts)
 
 
 EMITTERS: dict[str, Callable[[BlockParts], str]] = {
@@ -361,10 +422,17 @@ EMITTERS: dict[str, Callable[[BlockParts], str]] = {
 class Pixels:
     """The output pixels of a block, from a first one counted through all images."""
 
-    def __init__(self, vectors: Vectors, kernel: ConvKernel, first: Register, count: int) -> None:
+    def __init__(
+        self,
+        vectors: Vectors,
+        kernel: ConvKernel,
+        pixels: tuple[Register, int],
+        in_size: tuple[Register, Register],
+    ) -> None:
         self.vectors = vectors
         self.kernel = kernel
-        self.first = first
+        self.in_size = in_size
+        self.first, count = pixels
         self.writer: FunctionWriter = vectors.writer
         self.apart = kernel.schedule.pixels_of != "rows"
         self.places = self._apart(count) if self.apart else [self._place(number) for number in range(count)]
@@ -386,21 +454,6 @@ class Pixels:
         steps = (layout.image, layout.row, layout.column)
         return self._pointers(stored, stored.address(out, layout.offset), steps)
 
-    def all_inside(self) -> Register:
-        """Tell whether all windows are wholly inside their images; pixels must be in one row."""
-        writer, window = self.writer, self.kernel.window
-        (_, row, first), (_, _, last) = self.places[0], self.places[-1]
-        conditions = []
-        for axis, low, high in ((0, row, row), (1, first, last)):
-            corner = writer.add(writer.multiply(low, window.stride[axis]), -window.padding[axis])
-            end = writer.multiply(high, window.stride[axis])
-            reach = (window.size[axis] - 1) * window.dilation[axis] - window.padding[axis]
-            conditions.append(writer.compare("icmp sge", corner, writer.integer(0)))
-            limit = writer.integer(self.kernel.in_size[axis] - reach)
-            conditions.append(writer.compare("icmp slt", end, limit))
-        left, right = writer.binary("and", *conditions[:2]), writer.binary("and", *conditions[2:])
-        return writer.binary("and", left, right)
-
     def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
         addresses = self.inside(inputs, row, column)
@@ -417,16 +470,26 @@ class Pixels:
         """Give the places of the window, along its rows or columns, that all pixels are to look at."""
         writer, window = self.writer, self.kernel.window
         whole = writer.integer(0), writer.integer(window.size[axis])
-        if not self.kernel.of_images or not self.kernel.sees_outside:
+        alike = self.kernel.of_images or (self.kernel.depthwise and axis == 0)
+        if not alike or not self.kernel.sees_outside:
             return whole
         # From the corner of the window on, by so much the image begins, and ends.
         corner = writer.add(writer.multiply(self.places[0][axis + 1], -window.stride[axis]), window.padding[axis])
         reach = window.dilation[axis] - 1
         begins, ends = (
-            writer.divide(writer.maximum(writer.add(corner, length + reach), whole[0]), window.dilation[axis])[0]
-            for length in (0, self.kernel.in_size[axis])
+            writer.divide(
+                writer.maximum(writer.add(writer.binary("add", corner, length), reach), whole[0]), window.dilation[axis]
+            )[0]
+            for length in (writer.integer(0), self.in_size[axis])
         )
         return begins, writer.minimum(ends, whole[1])
+
+    def or_zeros(self, address: Register, first: Register, column: int) -> Register:
+        """Give an address of a column, counted from what the first pixel's window has first, or where outside zeros."""
+        writer, window = self.writer, self.kernel.window
+        corner = writer.add(writer.multiply(self.places[0][2], window.stride[1]), column - window.padding[1])
+        at = writer.add(corner, writer.multiply(first, window.dilation[1]))
+        return writer.select(writer.compare("icmp ult", at, self.in_size[1]), address, self._zeros())
 
     def any_seen(self, row: Register, column: Register) -> Register:
         """Tell whether some pixel's window has its row and column inside the image."""
@@ -459,7 +522,7 @@ class Pixels:
             corner = writer.add(writer.multiply(place[axis + 1], window.stride[axis]), -window.padding[axis])
             seen = writer.add(corner, moved[axis])
             # Compared without signs, what lies before the image is far behind it.
-            conditions.append(writer.compare("icmp ult", seen, writer.integer(self.kernel.in_size[axis])))
+            conditions.append(writer.compare("icmp ult", seen, self.in_size[axis]))
         return writer.binary("and", *conditions)
 
     def _place(self, number: int) -> Pixel:

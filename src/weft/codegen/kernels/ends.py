@@ -8,12 +8,28 @@ from dataclasses import dataclass
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.winograd import WinogradKernel
 
-Ended = LoopKernel | RowKernel | GemmKernel | PackKernel | AttentionKernel
+Ended = (
+    LoopKernel
+    | RowKernel
+    | GemmKernel
+    | PackKernel
+    | AttentionKernel
+    | AttentionGradientKernel
+    | ScatterKernel
+    | ConvKernel
+    | PoolKernel
+    | WinogradKernel
+)
 
 
 def parameter_kinds(kernel: Ended, pointers: Sequence[str]) -> list[str]:
@@ -36,6 +52,21 @@ class Parameters:
         count = len(f.parameters) - len(kernel.ends)
         *pointers, begin, end = f.parameters[:count]
         return cls(pointers, begin, end, dict(zip(kernel.ends, f.parameters[count:], strict=True)))
+
+
+def image_limits(
+    f: FunctionWriter, kernel: ConvKernel | PoolKernel | WinogradKernel, limits: Sequence[Register]
+) -> tuple[Register, Register]:
+    """Give how many rows and columns there are of images: all, or what is in memory where they are limited."""
+    given, found = iter(limits), []
+    for size, limited in zip(kernel.in_size, kernel.limited, strict=True):
+        most = f.integer(size)
+        if limited:
+            # SAFETY: a limit is an i32 number that lies in memory; whatever it is, nothing beyond the images is read.
+            number = f.convert("sext", f.load("i32", next(given)), "i64")
+            most = f.minimum(f.maximum(number, f.integer(0)), most)
+        found.append(most)
+    return found[0], found[1]
 
 
 def all_below(f: FunctionWriter, pairs: Iterable[tuple[Register, Register]]) -> Register | None:

@@ -5,6 +5,8 @@ Buffers do not overlap except as the kernel's in-place pairs say; sizes are cons
 shared out over calls changes no bit of the results, since every element is computed by itself.
 
 An input that runs across the output (its columns are not side by side) is transposed tile by tile into scratch memory.
+Where rows have two to four columns, as the pixels of an image, a vector of rows is computed for each column, and these
+are interleaved in registers.
 """
 
 from contextlib import nullcontext
@@ -12,9 +14,9 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import Typed, emit_body
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
-from weft.codegen.kernels.transpose import Patch, TransposedPatch
+from weft.codegen.kernels.transpose import Patch, TransposedPatch, interleaved
 from weft.codegen.kernels.vectors import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
-from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.dtypes import HELD, to_memory
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.loop import LoopKernel, steady_values
@@ -74,13 +76,29 @@ class _LoopWriter:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
             patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
-            self._transpose(start, patch)
-            with f.loop(first_row, last_row) as rows:
-                coordinates = row_coordinates(f, f.binary("add", start, rows.index), kernel.sizes[:-1])
-                others = ((coordinates[at], end) for at, end in self.ends.items() if at <= row and end is not cut)
-                inside = all_below(f, others)
+            if self.transposed:
+                at_line = row_coordinates(f, start, kernel.sizes[:-1])
+                inside = all_below(f, ((at_line[at], end) for at, end in self.ends.items() if at < row))
                 with f.only_if(inside) if inside else nullcontext():
-                    self._row(self._at_row(coordinates, rows.index, patch), first, last)
+                    self._transpose(at_line, patch)
+                    self._rows(start, patch, cut)
+            else:
+                self._rows(start, patch, cut)
+
+    def _rows(self, start: Register, patch: Patch, cut: Register | None) -> None:
+        """Write the loop over the rows of a tile."""
+        f, kernel, row = self.f, self.kernel, len(self.kernel.sizes) - 2
+        (first, last), many = patch.rows, self.schedule.interleaved
+        if many and not self.ends:
+            with f.loop(first, f.add(last, 1 - many), many) as whole:
+                self._interleaved(row_coordinates(f, f.binary("add", start, whole.index), kernel.sizes[:-1]))
+            first = whole.index
+        with f.loop(first, last) as rows:
+            coordinates = row_coordinates(f, f.binary("add", start, rows.index), kernel.sizes[:-1])
+            others = ((coordinates[at], end) for at, end in self.ends.items() if at <= row and end is not cut)
+            inside = all_below(f, others)
+            with f.only_if(inside) if inside else nullcontext():
+                self._row(self._at_row(coordinates, rows.index, patch), *patch.columns)
 
     def _last_tile(self, cut: Register | None) -> Register:
         """Give where tiles end, at the latest behind the last row of the first line."""
@@ -90,12 +108,11 @@ class _LoopWriter:
         tiles, _ = f.divide(f.add(cut, self.schedule.row_tile - 1), self.schedule.row_tile)
         return f.minimum(self.end, f.multiply(tiles, kernel.column_tiles))
 
-    def _transpose(self, start: Register, patch: Patch) -> None:
+    def _transpose(self, at_line: tuple[Register, ...], patch: Patch) -> None:
         """Transpose a tile's part of the inputs that run across the output."""
-        if self.transposed:
-            bases = self._bases(row_coordinates(self.f, start, self.kernel.sizes[:-1]))
-            for number, patched in self.transposed.items():
-                patched.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
+        bases = self._bases(at_line)
+        for number, patched in self.transposed.items():
+            patched.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
 
     def _bases(self, coordinates: tuple[Register, ...]) -> list[Register]:
         f = self.f
@@ -140,6 +157,25 @@ class _LoopWriter:
         if columns % lanes or ends:
             with f.loop(first, last) as one:
                 self._span(row, ColumnSpan(f, one.index, 1))
+
+    def _interleaved(self, coordinates: tuple[Register, ...]) -> None:
+        """Write as many rows as a vector has lanes, which lie side by side in the outputs: column by column."""
+        f, kernel, lanes = self.f, self.kernel, self.schedule.interleaved
+        bases, count = self._bases(coordinates), len(kernel.outputs)
+        span = ColumnSpan(f, f.integer(0), lanes)
+        columns: list[list[Register]] = [[] for _ in kernel.outputs]
+        for column in range(kernel.columns):
+            inputs = []
+            for view, base in zip(kernel.inputs, bases[count:], strict=True):
+                address = f.offset(base, HELD[view.dtype].stored, column * view.strides[-1])
+                inputs.append(Typed(span.load(view, address, view.strides[-2]), view.dtype))
+            values = emit_body(f, kernel.body, inputs, row_context(span, coordinates))
+            for found, result in zip(columns, kernel.results, strict=True):
+                found.append(values[result].register)
+        for view, base, found in zip(kernel.outputs, bases[:count], columns, strict=True):
+            stored = [to_memory(f, value, view.dtype) for value in found]
+            for number, value in enumerate(interleaved(f, stored)):
+                f.store(value, f.offset(base, HELD[view.dtype].stored, number * lanes))
 
     def _span(self, row: LoopRow, span: ColumnSpan) -> None:
         f, kernel = self.f, self.kernel

@@ -1,6 +1,7 @@
 """Emit poolings, the maximum or mean of what each window sees of an image, and their gradients.
 
-Contracts of the emitted functions, which compute tiles [begin, end): void name(out*, [indices*], input*, begin, end)
+Contracts of the emitted functions, which compute tiles [begin, end):
+void name(out*, [indices*], input*, limits*..., begin, end, ends...)
 and void name(out*, gradient*, [indices*], begin, end). What they write overlaps nothing. Nothing outside the tensors is
 read or written, whatever the indices are. Sizes are constants and may be 0.
 
@@ -14,9 +15,11 @@ by whichever lane has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
 from weft.codegen.kernels.vectors import Vectors, mask_up_to
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, constants, vector
@@ -28,8 +31,8 @@ INFINITY = float("inf")
 def emit_pool(module: Module, kernel: PoolKernel) -> None:
     """Emit the function of a pooling."""
     # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
-    pointers = ["ptr"] * (3 if kernel.indices else 2)
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    pointers = ["ptr"] * ((3 if kernel.indices else 2) + sum(kernel.limited))
+    writer = module.function(kernel.name, parameter_kinds(kernel, pointers))
     if kernel.tile_count:
         PoolEmitter(writer, kernel).emit()
 
@@ -46,11 +49,12 @@ def emit_pool_gradient(module: Module, kernel: PoolGradientKernel) -> None:
 def each_line(
     writer: FunctionWriter,
     kernel: PoolKernel | PoolGradientKernel,
+    tiles: tuple[Register, Register],
     height: int,
     emit: Callable[[Register, Register, Register], None],
 ) -> None:
     """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all."""
-    begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in writer.parameters[-2:])
+    begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in tiles)
     with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
         rest, row = writer.divide(loop.index, height)
         if kernel.schedule.along == "channels":
@@ -93,12 +97,24 @@ class PoolEmitter:
         self.wide = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.single = Vectors(writer, kernel.element, 1)
         self.index = Vectors(writer, "i64", 1)
+        given = Parameters.of(writer, kernel)
+        count = len(given.pointers) - sum(kernel.limited)
+        self.given, self.tiles, self.ends = given.pointers[:count], (given.begin, given.end), given.ends
+        self.in_size = image_limits(writer, kernel, given.pointers[count:])
+        columns = writer.integer(kernel.out_size[1])
+        self.columns = writer.minimum(self.ends[2], columns) if 2 in self.ends else columns
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.kernel.out_size[0], self._emit_line)
+        each_line(self.writer, self.kernel, self.tiles, self.kernel.out_size[0], self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
+        ends = [(place, self.ends[axis]) for axis, place in ((0, image), (1, row)) if axis in self.ends]
+        needed = all_below(self.writer, ends)
+        with self.writer.only_if(needed) if needed else nullcontext():
+            self._needed_line(row, image, channel)
+
+    def _needed_line(self, row: Register, image: Register, channel: Register) -> None:
         line = self._line(row, image, channel)
         if self.kernel.schedule.along == "channels":
             self._channels(line)
@@ -107,20 +123,20 @@ class PoolEmitter:
 
     def _line(self, row: Register, image: Register, channel: Register) -> PoolLine:
         kernel, output = self.kernel, self.kernel.output
-        out, *indices, plane = self.writer.parameters[:-2]
+        out, *indices, plane = self.given
         moves = ((image, output.image), (row, output.row), (channel, output.channel))
         return PoolLine(
             self.wide.moved(out, *moves),
             self.index.moved(indices[0], *moves) if indices else None,
             self.wide.moved(plane, (image, kernel.input.image), (channel, kernel.input.channel)),
-            seen_along(self.writer, kernel, 0, row),
+            self._seen(0, row),
         )
 
     def _channels(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along the channels."""
         emitter = WindowEmitter(self.wide, self.kernel)
-        with self.writer.loop(0, self.kernel.out_size[1]) as columns:
-            axis = seen_along(self.writer, self.kernel, 1, columns.index)
+        with self.writer.loop(0, self.columns) as columns:
+            axis = self._seen(1, columns.index)
             place = self._moved(line, (columns.index, self.kernel.output.column))
 
             def group(channel: Register, counts: Sequence[int]) -> None:
@@ -130,20 +146,45 @@ class PoolEmitter:
 
     def _columns(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along columns: one by one at the edges, where windows see less."""
+        if 2 in self.ends or self.kernel.limited[1]:
+            self._columns_to_an_end(line)
+            return
         kernel, lanes = self.kernel, self.kernel.schedule.lanes
         first, stop = inner_columns(kernel)
         vectors, rest = divmod(stop - first, lanes)
         for begin, end in ((0, first), (stop, kernel.out_size[1])):
-            with self.writer.loop(begin, end) as columns:
-                self._column(WindowEmitter(self.single, kernel), line, columns.index, 1)
+            self._one_by_one(line, begin, end)
         with self.writer.loop(0, vectors) as columns:
             column = self.writer.add(self.writer.multiply(columns.index, lanes), first)
             self._column(WindowEmitter(self.wide, kernel), line, column, lanes)
         if rest:
             self._column(WindowEmitter(self.wide, kernel), line, self.writer.integer(stop - rest), rest)
 
+    def _columns_to_an_end(self, line: PoolLine) -> None:
+        """Emit a line of which not all columns are there: whole vectors, and the rest one by one."""
+        writer, kernel, lanes = self.writer, self.kernel, self.kernel.schedule.lanes
+        window, length = kernel.window, self.in_size[1]
+        reach = (window.size[1] - 1) * window.dilation[1] + 1 - window.padding[1]
+        first = writer.minimum(writer.integer(inner_columns(kernel)[0]), self.columns)
+        inside = writer.maximum(writer.add(length, window.stride[1] - reach), writer.integer(0))
+        stop = writer.integer(0) if kernel.adaptive else writer.divide(inside, window.stride[1])[0]
+        stop = writer.maximum(first, writer.minimum(stop, self.columns))
+        vectors, _ = writer.divide(writer.binary("sub", stop, first), lanes)
+        self._one_by_one(line, 0, first)
+        with writer.loop(0, vectors) as columns:
+            column = writer.binary("add", writer.multiply(columns.index, lanes), first)
+            self._column(WindowEmitter(self.wide, kernel), line, column, lanes)
+        self._one_by_one(line, writer.binary("add", first, writer.multiply(vectors, lanes)), self.columns)
+
+    def _one_by_one(self, line: PoolLine, begin: Register | int, end: Register | int) -> None:
+        with self.writer.loop(begin, end) as columns:
+            self._column(WindowEmitter(self.single, self.kernel), line, columns.index, 1)
+
+    def _seen(self, axis: int, position: Register) -> Axis:
+        return seen_along(self.writer, self.kernel, (axis, self.in_size[axis]), position)
+
     def _column(self, emitter: WindowEmitter, line: PoolLine, column: Register, count: int) -> None:
-        axis = seen_along(self.writer, self.kernel, 1, column)
+        axis = self._seen(1, column)
         self._outputs(emitter, self._moved(line, (column, self.kernel.output.column)), axis, (count,))
 
     def _moved(self, line: PoolLine, move: tuple[Register, int]) -> PoolLine:
@@ -181,8 +222,9 @@ class Axis(NamedTuple):
     weight: Register
 
 
-def seen_along(writer: FunctionWriter, kernel: PoolKernel, axis: int, position: Register) -> Axis:
-    """Give what the window of an output position sees along an axis."""
+def seen_along(writer: FunctionWriter, kernel: PoolKernel, side: tuple[int, Register], position: Register) -> Axis:
+    """Give what the window of an output position sees along an axis, of which there is so much."""
+    axis, there = side
     length, out_length = kernel.in_size[axis], kernel.out_size[axis]
     if kernel.adaptive:
         first, _ = writer.divide(writer.multiply(position, length), out_length)
@@ -195,7 +237,7 @@ def seen_along(writer: FunctionWriter, kernel: PoolKernel, axis: int, position: 
     )
     start = writer.add(writer.multiply(position, stride), -padding)
     end = writer.minimum(writer.add(start, (size - 1) * dilation + 1), writer.integer(length + padding))
-    stop = writer.minimum(end, writer.integer(length))
+    stop = writer.minimum(end, there)
     # What the padding hides is a whole number of steps of the window.
     hidden, _ = writer.divide(writer.add(writer.binary("sub", writer.integer(0), start), dilation - 1), dilation)
     later = writer.add(start, 0) if not padding else writer.binary("add", start, writer.multiply(hidden, dilation))
@@ -336,10 +378,11 @@ class PoolGradientEmitter:
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.whole = Vectors(writer, "i64", kernel.schedule.lanes)
+        self.tiles = writer.parameters[-2], writer.parameters[-1]
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.kernel.in_size[0], self._emit_line)
+        each_line(self.writer, self.kernel, self.tiles, self.kernel.in_size[0], self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
         line = self._line(row, image, channel)

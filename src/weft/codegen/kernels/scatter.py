@@ -1,11 +1,12 @@
 """Emit scatters: store or join values at places that are computed, with a loop over rows and vectors.
 
-Contract of the emitted function: void name(out, in0.., table0.., begin, end) does the tiles [begin, end). The output
-overlaps nothing else; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no
+Contract of the emitted function: void name(out, in0.., table0.., begin, end, ends...) does the tiles [begin, end). The
+output overlaps nothing else; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no
 element: several rows may go to one place.
 """
 
 from weft.codegen.kernels.elementwise import Typed, emit_body, emit_op
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.vectors import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, cast
 from weft.codegen.llvm.module import FunctionWriter, Module
@@ -19,7 +20,7 @@ def emit_scatter(module: Module, kernel: ScatterKernel) -> None:
     """Write the function of a scatter kernel."""
     # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own.
     buffers = 1 + len(kernel.expression.inputs) + len(kernel.expression.tables)
-    f = module.function(kernel.name, [*["ptr noalias"] * buffers, "i64", "i64"])
+    f = module.function(kernel.name, parameter_kinds(kernel, ["ptr noalias"] * buffers))
     if kernel.tile_count:
         _ScatterWriter(f, kernel).write()
 
@@ -31,7 +32,9 @@ class _ScatterWriter:
         self.f = f
         self.kernel = kernel
         self.expression = kernel.expression
-        self.output, *pointers, self.begin, self.end = f.parameters
+        given = Parameters.of(f, kernel)
+        self.begin, self.end, self.ends = given.begin, given.end, given.ends
+        self.output, *pointers = given.pointers
         count = len(self.expression.inputs)
         self.pointers, self.tables = pointers[:count], pointers[count:]
         self.steady = steady_values(self.expression.inputs, self.expression.body)
@@ -42,7 +45,13 @@ class _ScatterWriter:
         first = f.multiply(self.begin, kernel.column_tile)
         last = f.minimum(f.multiply(self.end, kernel.column_tile), f.integer(kernel.columns))
         with f.loop(0, kernel.rows) as rows:
-            self._row(row_coordinates(f, rows.index, self.expression.sizes[:-1]), first, last)
+            at = row_coordinates(f, rows.index, self.expression.sizes[:-1])
+            inside = all_below(f, ((x, self.ends[place]) for place, x in enumerate(at) if place in self.ends))
+            if inside is None:
+                self._row(at, first, last)
+            else:
+                with f.only_if(inside):
+                    self._row(at, first, last)
 
     def _row(self, coordinates: tuple[Register, ...], first: Register, last: Register) -> None:
         f, lanes, masked = self.f, self.kernel.lanes, self.kernel.masked

@@ -164,6 +164,11 @@ class BlockLoops(ABC):
         del matrix
         return None
 
+    def is_block_needed(self, at: BlockPosition) -> Register | None:
+        """Tell whether a block is computed; None where all are."""
+        del at
+        return None
+
     @abstractmethod
     def enter(self, matrix: Register) -> None:
         """Move pointers to one matrix of the batch, or one group."""
@@ -218,7 +223,10 @@ class BlockLoops(ABC):
                 row_start = first_of(writer, walk.row_blocks, block)
                 start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
                 across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
-                self._choose_shape((block, panel), BlockPosition(start, visit, across, first, iterations, phase))
+                at = BlockPosition(start, visit, across, first, iterations, phase)
+                needed = self.is_block_needed(at)
+                with writer.only_if(needed) if needed else nullcontext():
+                    self._choose_shape((block, panel), at)
 
     def _line_and_block(self, index: Register) -> tuple[Register, Register]:
         """Split the index of a row block into its line and its place in it."""

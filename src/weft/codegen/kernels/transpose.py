@@ -95,6 +95,30 @@ def transpose_block(f: FunctionWriter, lines: Sequence[Register]) -> list[Regist
     return found
 
 
+def interleaved(f: FunctionWriter, columns: Sequence[Register]) -> list[Register]:
+    """Give the numbers of two to four vectors in turn, a0 b0 c0 a1 b1 c1 ...: as many vectors."""
+    count, lanes = len(columns), lanes_of(columns[0].kind)
+
+    def joined(start: int, given: Sequence[int]) -> Register:
+        """Put the numbers of one or two columns where they belong in the vector that begins at a place."""
+        order = [0] * lanes
+        for lane in range(lanes):
+            row, column = divmod(start + lane, count)
+            if column in given:
+                order[lane] = row + lanes * given.index(column)
+        return f.shuffle(columns[given[0]], columns[given[-1]], order)
+
+    found = []
+    for start in range(0, count * lanes, lanes):
+        value = joined(start, (0, 1))
+        if count > 2:
+            own = [(start + lane) % count < 2 for lane in range(lanes)]
+            order = [lane if first else lane + lanes for lane, first in enumerate(own)]
+            value = f.shuffle(value, joined(start, tuple(range(2, count))), order)
+        found.append(value)
+    return found
+
+
 Rows = tuple[Register, Register]  # the address of the first, and how many elements they are apart
 
 

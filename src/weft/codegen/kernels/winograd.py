@@ -16,17 +16,19 @@ channels. So a kernel has three parts: transform patches, 16 matmuls, transform 
 matmul has the better weights.
 
 Contracts of the emitted functions, which compute tiles [begin, end): void name(out*, input*, weights*, inputs*...,
-begin, end), where out overlaps no input except where an epilogue operand is read at the very place that is written; a
-call takes `stack_bytes` of stack. void name(packed*, weight*, [scale*,] begin, end), where a tile is a vector of output
-channels at a few input channels in all 16 matrices; packed overlaps nothing else. Nothing outside the tensors is read
-or written.
+limits*..., begin, end, ends...), where out overlaps no input except where an epilogue operand is read at the very place
+that is written; a call takes `stack_bytes` of stack. void name(packed*, weight*, [scale*,] begin, end), where a tile is
+a vector of output channels at a few input channels in all 16 matrices; packed overlaps nothing else. Nothing outside
+the tensors is read or written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.pack import converted
 from weft.codegen.kernels.register_block import EpilogueEmitter
@@ -52,29 +54,37 @@ PLACES = SIDE * SIDE
 def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
     """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
-    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    count = 3 + len(kernel.epilogue.inputs)
+    writer = module.function(kernel.name, parameter_kinds(kernel, ["ptr"] * (count + sum(kernel.limited))))
     if not kernel.tile_count:
         return
     emit_gemm(module, kernel.product)
     transforms = emit_input_transform(module, kernel), emit_output_transform(module, kernel)
-    out, image, weights, *inputs, begin, end = writer.parameters
+    given = Parameters.of(writer, kernel)
+    (out, image, weights, *inputs), limits = given.pointers[:count], given.pointers[count:]
+    begin, end, ends = given.begin, given.end, [*given.ends.values()]
     vectors = Vectors(writer, kernel.element, 1)
     rows = kernel.blocks.size
     # SAFETY: the stack of a lane's thread has room: the plan chose the size of a block so that a call takes little.
     patches = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.in_channels} x {vectors.element}], align 64")
     products = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.out_channels} x {vectors.element}], align 64")
-    # A smaller block leaves rows of patches as they are: they are multiplied too, and must be numbers.
-    with writer.loop(0, PRODUCTS * rows * kernel.in_channels) as loop:
-        writer.store(constant(vectors.element, 0.0), vectors.address(patches, loop.index))
+    if not ends:
+        # A smaller block leaves rows of patches as they are: they are multiplied too, and must be numbers.
+        with writer.loop(0, PRODUCTS * rows * kernel.in_channels) as loop:
+            writer.store(constant(vectors.element, 0.0), vectors.address(patches, loop.index))
     with writer.loop(begin, end) as loop:
         first = first_of(writer, kernel.blocks, loop.index)
         stop = first_of(writer, kernel.blocks, writer.add(loop.index, 1))
-        writer.emit_void(f"call void @{transforms[0]}({patches}, {image}, {first}, {stop})")
+        inwards = ", ".join(map(str, (patches, image, *limits, first, stop, *ends)))
+        writer.emit_void(f"call void @{transforms[0]}({inwards})")
+        count_there = _count_squares(writer, kernel, (first, stop), ends)
         name, tiles = kernel.product.name, kernel.product.tile_count
-        writer.emit_void(f"call void @{name}({products}, {patches}, {weights}, i64 0, i64 {tiles})")
-        arguments = ", ".join(map(str, (out, products, *inputs, first, stop)))
-        writer.emit_void(f"call void @{transforms[1]}({arguments})")
+        to_end = f", {count_there}" if ends else ""
+        outwards = ", ".join(map(str, (out, products, *inputs, first, stop, *ends)))
+        some = writer.compare("icmp sgt", count_there, writer.integer(0)) if ends else None
+        with writer.only_if(some) if some else nullcontext():
+            writer.emit_void(f"call void @{name}({products}, {patches}, {weights}, i64 0, i64 {tiles}{to_end})")
+            writer.emit_void(f"call void @{transforms[1]}({outwards})")
 
 
 def emit_winograd_stage(module: Module, stage: WinogradStage) -> None:
@@ -130,19 +140,58 @@ def square_place(writer: FunctionWriter, kernel: WinogradKernel, index: Register
     return image, *writer.divide(rest, across)
 
 
+def is_within(writer: FunctionWriter, kernel: WinogradKernel, square: Square, ends: Sequence[Register]) -> Register:
+    """Tell whether pixels of a square are within."""
+    corner = (square[0], *(writer.multiply(side, SQUARE) for side in square[1:]))
+    needed = all_below(writer, ((corner[axis], end) for axis, end in zip(kernel.ends, ends, strict=True)))
+    assert needed is not None
+    return needed
+
+
+@contextmanager
+def each_square(
+    writer: FunctionWriter, kernel: WinogradKernel, squares: tuple[Register, Register], ends: Sequence[Register]
+) -> Iterator[tuple[Square, Register]]:
+    """Write a loop over some squares: the place of each that is within, and how many of these come before it."""
+    first, stop = squares
+    with writer.loop(first, stop, carried=[writer.integer(0)] if ends else []) as loop:
+        place = square_place(writer, kernel, loop.index)
+        if not ends:
+            yield place, writer.binary("sub", loop.index, first)
+            return
+        needed, [before] = is_within(writer, kernel, place, ends), loop.carried
+        with writer.only_if(needed):
+            yield place, before
+        loop.carry(writer.binary("add", before, writer.convert("zext", needed, "i64")))
+
+
+def _count_squares(
+    writer: FunctionWriter, kernel: WinogradKernel, squares: tuple[Register, Register], ends: Sequence[Register]
+) -> Register:
+    """Count those of some squares that are within."""
+    first, stop = squares
+    if not ends:
+        return writer.binary("sub", stop, first)
+    with writer.loop(first, stop, carried=[writer.integer(0)]) as loop:
+        needed = is_within(writer, kernel, square_place(writer, kernel, loop.index), ends)
+        loop.carry(writer.binary("add", loop.carried[0], writer.convert("zext", needed, "i64")))
+    return loop.carried[0]
+
+
 def emit_input_transform(module: Module, kernel: WinogradKernel) -> str:
-    """Emit void name(patches*, input*, first, stop), which transforms the patches of some squares, and name it."""
+    """Emit void name(patches*, input*, limits*..., first, stop, ends...): the patches of some squares; and name it."""
     name = f"{kernel.name}.patches"
-    writer = module.inner_function(name, ["ptr", "ptr", "i64", "i64"])
+    kinds = ["ptr"] * (2 + sum(kernel.limited)) + ["i64"] * (2 + len(kernel.ends))
+    writer = module.inner_function(name, kinds)
     _InputTransform(writer, kernel).emit()
     return name
 
 
 def emit_output_transform(module: Module, kernel: WinogradKernel) -> str:
-    """Emit void name(out*, products*, inputs*..., first, stop), which makes the pixels of some squares, and name it."""
+    """Emit void name(out*, products*, inputs*..., first, stop, ends...): the pixels of some squares; and name it."""
     name = f"{kernel.name}.pixels"
     inputs = ["ptr"] * len(kernel.epilogue.inputs)
-    writer = module.inner_function(name, ["ptr", "ptr", *inputs, "i64", "i64"])
+    writer = module.inner_function(name, ["ptr", "ptr", *inputs, *["i64"] * (2 + len(kernel.ends))])
     _OutputTransform(writer, kernel).emit()
     return name
 
@@ -154,17 +203,19 @@ class _InputTransform:
         self.writer = writer
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.product.schedule.lanes)
-        self.patches, self.input, self.first, self.stop = writer.parameters
+        limited = 2 + sum(kernel.limited)
+        self.patches, self.input, *limits = writer.parameters[:limited]
+        first, stop, *self.ends = writer.parameters[limited:]
+        self.squares, self.in_size = (first, stop), image_limits(writer, kernel, limits)
 
     def emit(self) -> None:
         """Write the loop over squares."""
         writer, kernel, layout = self.writer, self.kernel, self.kernel.input
-        with writer.loop(self.first, self.stop) as loop:
-            image, row, column = square_place(writer, kernel, loop.index)
+        with each_square(writer, kernel, self.squares, self.ends) as ((image, row, column), before):
             top = writer.add(writer.multiply(row, SQUARE), -kernel.padding[0])
             left = writer.add(writer.multiply(column, SQUARE), -kernel.padding[1])
             corner = self.vectors.moved(self.input, (image, layout.image), (top, layout.row), (left, layout.column))
-            to = self.vectors.moved(self.patches, (writer.binary("sub", loop.index, self.first), kernel.in_channels))
+            to = self.vectors.moved(self.patches, (before, kernel.in_channels))
             inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
             writer.branch_if(self._is_inside(top, left), inside, edge)
             writer.begin_block(inside)
@@ -178,9 +229,10 @@ class _InputTransform:
 
     def _is_inside(self, top: Register, left: Register) -> Register:
         """Tell whether a patch is wholly in the image; what starts before it is far behind without signs."""
-        height, width = self.kernel.in_size
-        limits = ((top, max(height - PATCH + 1, 0)), (left, max(width - PATCH + 1, 0)))
-        below = [self.writer.compare("icmp ult", start, self.writer.integer(limit)) for start, limit in limits]
+        writer, none = self.writer, self.writer.integer(0)
+        pairs = zip((top, left), self.in_size, strict=True)
+        limits = [(start, writer.maximum(writer.add(size, 1 - PATCH), none)) for start, size in pairs]
+        below = [writer.compare("icmp ult", start, limit) for start, limit in limits]
         return self.writer.binary("and", *below)
 
     def _or_zeros(self, corner: Register, top: Register, left: Register) -> list[Register]:
@@ -190,11 +242,10 @@ class _InputTransform:
         zeros = f"@{name} = internal unnamed_addr constant [{count} x {self.vectors.element}] zeroinitializer, align 64"
         writer.module.declarations.setdefault(name, zeros)
 
-        def within(start: Register, size: int) -> list[Register]:
-            limit = writer.integer(size)
+        def within(start: Register, limit: Register) -> list[Register]:
             return [writer.compare("icmp ult", writer.add(start, step), limit) for step in range(PATCH)]
 
-        rows, columns = within(top, kernel.in_size[0]), within(left, kernel.in_size[1])
+        rows, columns = within(top, self.in_size[0]), within(left, self.in_size[1])
         addresses = []
         for row in range(PATCH):
             for column in range(PATCH):
@@ -230,16 +281,17 @@ class _OutputTransform:
         self.writer = writer
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.product.schedule.lanes)
-        self.out, self.products, *inputs, self.first, self.stop = writer.parameters
+        count = 2 + len(kernel.epilogue.inputs)
+        self.out, self.products, *inputs = writer.parameters[:count]
+        first, stop, *self.ends = writer.parameters[count:]
+        self.squares = first, stop
         self.epilogue = EpilogueEmitter(self.vectors, kernel.epilogue, inputs)
 
     def emit(self) -> None:
         """Write the loops over squares and channels."""
         writer, kernel, vectors = self.writer, self.kernel, self.vectors
         whole, rest = divmod(kernel.out_channels, vectors.lanes)
-        with writer.loop(self.first, self.stop) as loop:
-            place = square_place(writer, kernel, loop.index)
-            square = writer.binary("sub", loop.index, self.first)
+        with each_square(writer, kernel, self.squares, self.ends) as (place, square):
             products = vectors.moved(self.products, (square, kernel.out_channels))
             with writer.loop(0, whole) as channels:
                 self._vector(place, products, writer.multiply(channels.index, vectors.lanes), vectors.lanes)

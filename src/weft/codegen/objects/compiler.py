@@ -22,7 +22,7 @@ from llvmlite.binding import ffi
 from weft.codegen.objects.memory import memory_for
 from weft.devices import cpu_count
 from weft.errors import InternalError, OutOfMemoryError
-from weft.target import Target
+from weft.target import Target, architecture
 from weft.worker_threads import WorkerThreads
 
 OPTIMIZATION = 2
@@ -198,7 +198,7 @@ def _lent_machine(target: Target) -> Iterator[llvm.TargetMachine]:
 
 def target_machine(target: Target) -> llvm.TargetMachine:
     """Make LLVM's description of a target; every engine and every thread needs its own."""
-    _initialize_llvm()
+    _initialize_llvm(target)
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.feature_string,
@@ -272,12 +272,19 @@ def _loops_as_written() -> Iterator[None]:
                 _users.leave_turns()
 
 
-_initialized = threading.Event()
+_initialized: set[bool] = set()  # whether for other processors too
 
 
-def _initialize_llvm() -> None:
+def _initialize_llvm(target: Target) -> None:
+    """Make known to LLVM what it needs for a target: all processors' tables are 25 MB, of which most need one's."""
     # Twice at once does no harm: llvmlite lets one in after the other, and the second finds nothing to do.
-    if not _initialized.is_set():
+    foreign = architecture(target.triple) != architecture(llvm.get_default_triple())
+    if foreign in _initialized:
+        return
+    if foreign:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-        _initialized.set()
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    _initialized.add(foreign)

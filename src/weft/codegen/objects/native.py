@@ -1,4 +1,4 @@
-"""Load functions in machine code into this process, from the disk cache or compiled now.
+"""Load functions in machine code into this process, from the disk cache or compiled now, and read object files.
 
 An entry is named after all that decides its bytes. For a module that is its text; for what is costly to write as text
 it is a description of what is to be written, with the digest of the code that writes it. Code from the cache and code
@@ -7,8 +7,10 @@ just compiled are the same bytes.
 
 import hashlib
 import os
+import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,10 +20,73 @@ from llvmlite import ir
 from weft.codegen.objects.compiler import VERSIONS, Compilation, object_code, object_codes, target_machine
 from weft.codegen.objects.memory import LOADING, memory_for
 from weft.codegen.objects.object_cache import ObjectCache, code_version
-from weft.codegen.objects.object_file import read_object_file
 from weft.config import config
 from weft.errors import InternalError
 from weft.target import Target
+
+ELF_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+RELOCATION = struct.Struct("<QQq")
+SYMBOL_TABLE, RELOCATIONS = 2, 4
+FUNCTION, GLOBAL_BINDINGS = 2, (1, 2)
+# Relocations of a call whose reach is less than the address space: PLT32, PC32 and the GOT loads on x86-64; CALL26,
+# JUMP26 and the GOT pages on aarch64.
+SHORT_REACH = {62: {2, 4, 9, 41, 42}, 183: {282, 283, 311, 312}}
+
+
+@dataclass(frozen=True)
+class ObjectFile:
+    """What a loader must know of an object file."""
+
+    functions: frozenset[str]
+    outside_calls: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Section:
+    kind: int
+    body: bytes
+    link: int
+
+
+def read_object_file(code: bytes) -> ObjectFile:
+    """Read the symbols and relocations of object code."""
+    if not code.startswith(ELF_MAGIC):
+        raise InternalError("object code is not a 64-bit ELF file", why=f"it starts with {code[:6]!r}")
+    machine = HEADER.unpack_from(code)[2]
+    sections = list(_sections(code))
+    functions: set[str] = set()
+    outside: set[str] = set()
+    for table in (section for section in sections if section.kind == SYMBOL_TABLE):
+        names = sections[table.link].body
+        symbols = [(_name(names, row[0]), row) for row in SYMBOL.iter_unpack(table.body)]
+        functions |= {name for name, row in symbols if _is_public_function(row)}
+        for section in (section for section in sections if section.kind == RELOCATIONS):
+            for _, info, _ in RELOCATION.iter_unpack(section.body):
+                name, row = symbols[info >> 32]
+                if not row[3] and info & 0xFFFFFFFF in SHORT_REACH.get(machine, set()):
+                    outside.add(name)
+    return ObjectFile(frozenset(functions), frozenset(outside))
+
+
+def _sections(code: bytes) -> Iterator[_Section]:
+    header = HEADER.unpack_from(code)
+    start, size, count = header[6], header[11], header[12]
+    for number in range(count):
+        row = SECTION.unpack_from(code, start + number * size)
+        yield _Section(row[1], code[row[4] : row[4] + row[5]], row[6])
+
+
+def _is_public_function(symbol: tuple[int, ...]) -> bool:
+    _, info, _, section, _, _ = symbol
+    return section != 0 and info & 15 == FUNCTION and info >> 4 in GLOBAL_BINDINGS
+
+
+def _name(names: bytes, offset: int) -> str:
+    return names[offset : names.index(b"\0", offset)].decode()
+
 
 OBJECT_FOLDER = "objects"
 LENGTH_BYTES = 8

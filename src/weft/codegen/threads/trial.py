@@ -8,7 +8,10 @@ a core, and so do threads that were put off theirs: what such a trial decides is
 soon. Others are repeated at ever longer intervals.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, constant
@@ -53,13 +56,27 @@ def running_as_before(words: Sequence[int]) -> list[int]:
 class LaneTrial:
     """Writes what a dispatcher asks and notes; `memory` has the words of one program.
 
-    Several callers change them at once; a pair that is mixed up by that is one of many.
+    Several callers change them at once; a pair that is mixed up by that is one of many. What a trial does in several
+    places is a function of the module, written once: a dispatcher is part of the first program of a machine.
     """
 
     def __init__(self, f: FunctionWriter, memory: Register) -> None:
         self.f = f
         self.memory = memory
-        self._room = f.scratch("i64", RUSAGE_BYTES // 8)
+
+    @cached_property
+    def _room(self) -> Register:
+        return self.f.scratch("i64", RUSAGE_BYTES // 8)
+
+    def _by(self, name: str, write: Callable[[LaneTrial, Sequence[Register]], None], *given: Register) -> None:
+        """Call a function of the module on the words and numbers, and write it if it is not there yet."""
+        module = self.f.module
+        if all(function.name != name for function in module.functions):
+            writer = module.inner_function(name, ["ptr", *["i64"] * len(given)])
+            writer.leave_as_written()
+            memory, *numbers = writer.parameters
+            write(type(self)(writer, memory), numbers)
+        self.f.call(name, (self.memory, *given))
 
     def runs_alone(self) -> Register:
         """Count a call, and tell whether it is to run on the calling thread alone."""
@@ -83,6 +100,10 @@ class LaneTrial:
 
     def note(self, taken: Register, *, on_lanes: bool) -> None:
         """Learn from a call that took so many nanoseconds."""
+        kind = "lanes" if on_lanes else "alone"
+        self._by(f"trial_{kind}", lambda trial, numbers: trial._note(numbers[0], on_lanes=on_lanes), taken)
+
+    def _note(self, taken: Register, *, on_lanes: bool) -> None:
         f = self.f
         with f.only_if(self._is_on(self._number(LEFT))):
             place, best = (ON_LANES, BEST_LANES) if on_lanes else (SINGLE, BEST_SINGLE)
@@ -142,6 +163,9 @@ class LaneTrial:
 
     def _settle(self, sign: Register) -> None:
         """Count a pair, and end the trial where it has told."""
+        self._by("trial_settle", lambda trial, numbers: trial._write_settle(numbers[0]), sign)
+
+    def _write_settle(self, sign: Register) -> None:
         f = self.f
         score, pairs = f.add(self._number(SCORE), sign), f.add(self._number(PAIRS), 1)
         self._set(SCORE, score)
@@ -162,6 +186,9 @@ class LaneTrial:
 
     def _decide(self) -> None:
         """Count a decision, but for one beside another program."""
+        self._by("trial_decide", lambda trial, _: trial._write_decide())
+
+    def _write_decide(self) -> None:
         f = self.f
         undisturbed = self._is_undisturbed()
         self._set(DECIDED, f.add(self._number(DECIDED), f.convert("zext", undisturbed, "i64")))
@@ -191,6 +218,9 @@ class LaneTrial:
         return f.load("i64", f.offset(self._room, "i8", RUSAGE_SWITCHES))
 
     def _finish(self) -> None:
+        self._by("trial_finish", lambda trial, _: trial._write_finish())
+
+    def _write_finish(self) -> None:
         f, interval = self.f, self._number(INTERVAL)
         self._set(LEFT, f.add(interval, 1))
         self._set(INTERVAL, f.minimum(f.multiply(interval, GROWTH), f.integer(LONGEST_INTERVAL)))

@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.latency_module import latency_module
-from weft.codegen.measure_module import can_flush, measure_module
+from weft.codegen.measure_module import can_flush, latency_module, measure_module
 from weft.config import config
 from weft.document.blocks import Document, Paragraph, Table
 from weft.runtime.machine import machine_model
@@ -39,7 +38,7 @@ UNITS = ((1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MachineNumber:
     """One thing that was measured: in seconds or in bytes a second; None where it cannot be measured here."""
 
     name: str
@@ -61,7 +60,7 @@ class Figure:
 class Hardware:
     """All figures, with the sizes of the caches, and where the disk was measured."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[MachineNumber, ...]
     folder: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,13 +90,13 @@ def probe() -> Hardware:
     return Hardware(tuple(figures), str(folder))
 
 
-def _latencies(target: Target) -> Iterator[Figure]:
+def _latencies(target: Target) -> Iterator[MachineNumber]:
     library = shared_library(latency_module)
     # SAFETY: the kinds are those of the module's functions; shared libraries stay until the process ends.
     chase = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(library.address("chase"))
     chain = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library.address("chain"))
     out = ctypes.create_string_buffer(LINE)
-    yield Figure("multiply-add, after another", _best(lambda: chain(STEPS, out)) / STEPS, False, "1.5 ns")
+    yield MachineNumber("multiply-add, after another", _best(lambda: chain(STEPS, out)) / STEPS, False, "1.5 ns")
     l3 = min(target.l3_bytes // 2, MOST_CACHE_BYTES)
     caches = (
         ("L1 cache", target.l1_bytes // 2, "1.5 ns"),
@@ -111,10 +110,10 @@ def _latencies(target: Target) -> Iterator[Figure]:
             # SAFETY: each word of the ring is the address of another one; `ring` lives until the call is over.
             steps = max(STEPS, len(ring))
             taken = _best(lambda ring=ring, steps=steps: chase(ring.data_ptr(), steps, out)) / steps  # type: ignore[misc]
-        yield Figure(f"read from {name}", taken, False, told)
-    yield Figure("read from memory", _memory(target, chase, out), False, "46 to 120 ns")
+        yield MachineNumber(f"read from {name}", taken, False, told)
+    yield MachineNumber("read from memory", _memory(target, chase, out), False, "46 to 120 ns")
     wait = machine_model(target).wait if target.cores > 1 else None
-    yield Figure("hand over, core to core", wait, False, "25 to 29 ns, a line")
+    yield MachineNumber("hand over, core to core", wait, False, "25 to 29 ns, a line")
 
 
 def _memory(target: Target, chase: Callable[..., None], out: Any) -> float | None:
@@ -152,14 +151,14 @@ def _best(run: Callable[[], None], before: Callable[[], None] | None = None, rep
     return best
 
 
-def _rates(target: Target) -> Iterator[Figure]:
+def _rates(target: Target) -> Iterator[MachineNumber]:
     model = machine_model(target)
     for name, told in (("l1", "-"), ("l2", "-"), ("l3", "-"), ("memory", "20 to 25 GB/s a module")):
         where = "memory" if name == "memory" else f"{name.upper()} cache"
-        yield Figure(f"{where}, in order", getattr(model, name), True, told)
+        yield MachineNumber(f"{where}, in order", getattr(model, name), True, told)
 
 
-def _disk(folder: Path) -> Iterator[Figure]:
+def _disk(folder: Path) -> Iterator[MachineNumber]:
     """Reads and writes past the system's cache, where the file system lets programs do that."""
     with suppress(OSError), _file(folder) as number:
         block, page = mmap.mmap(-1, BLOCK), mmap.mmap(-1, PAGE)  # memory as such files ask for: in pages
@@ -167,13 +166,13 @@ def _disk(folder: Path) -> Iterator[Figure]:
         reads = [_timed(lambda at=at: os.preadv(number, [page], at * PAGE)) for at in places]  # type: ignore[misc]
         writes = [_timed(lambda at=at: _written(number, page, at * PAGE)) for at in places]  # type: ignore[misc]
         blocks = [_timed(lambda at=at: os.preadv(number, [block], at * BLOCK)) for at in BLOCKS]  # type: ignore[misc]
-        yield Figure(READ, median(reads), False, READ_TOLD)
-        yield Figure("write 4 KB to the disk", median(writes), False, "30 µs NVMe, 500 µs SATA")
-        yield Figure("read 1 MB of the disk", median(blocks), False, "208 µs NVMe, 2 ms SATA")
-        yield Figure(DISK, BLOCK / median(blocks), True, DISK_TOLD)
+        yield MachineNumber(READ, median(reads), False, READ_TOLD)
+        yield MachineNumber("write 4 KB to the disk", median(writes), False, "30 µs NVMe, 500 µs SATA")
+        yield MachineNumber("read 1 MB of the disk", median(blocks), False, "208 µs NVMe, 2 ms SATA")
+        yield MachineNumber(DISK, BLOCK / median(blocks), True, DISK_TOLD)
         return
-    yield Figure(READ, None, False, READ_TOLD)
-    yield Figure(DISK, None, True, DISK_TOLD)
+    yield MachineNumber(READ, None, False, READ_TOLD)
+    yield MachineNumber(DISK, None, True, DISK_TOLD)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from weft.console.tour.stop import Claim, Names, Stop, before_and_after, change_
 from weft.devices import cpu_count
 from weft.document.blocks import Picture
 from weft.document.charts import Axes, curve_text, curves
-from weft.programs.timeline import timeline_picture
+from weft.programs.picture import timeline_picture
 
 MOST_QUEUED = 0.5  # of the time until it is finished
 CLOSE_SUMS = 1e-4

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from weft.mx.arrays.autograd import Function, is_training
 from weft.mx.arrays.ndarray import NDArray, zeros
+from weft.mx.base.element_types import numpy_type, torch_type
 from weft.mx.base.errors import MXNetError
+from weft.mx.operators.table import Shape, Sizes, computes
 
 REGISTERED: dict[str, Callable[..., CustomOpProp]] = {}
 
@@ -97,13 +102,57 @@ class _Call(Function):
         return gradients
 
 
-def call_custom(*inputs: NDArray, op_type: str, name: str | None = None, **given: Any) -> Any:
-    """Call an operator that was registered, with its options as texts."""
-    _ = name
+def properties_of(op_type: str, options: Mapping[str, Any]) -> CustomOpProp:
+    """What an operator that was registered says of itself, for its options as texts."""
     kind = REGISTERED.get(op_type)
     if kind is None:
         raise MXNetError(f"Cannot find custom operator {op_type}")
-    properties = kind(**{key: str(value) for key, value in given.items()})
+    return kind(**{key: str(value) for key, value in options.items()})
+
+
+def custom_inputs(properties: CustomOpProp, inputs: Sequence[Any], given: dict[str, Any], kind: type) -> list[Any]:
+    """The inputs of a call in the operator's order: those by place, then those by name, which leave `given`."""
+    names = *properties.list_arguments()[len(inputs) :], *properties.list_auxiliary_states()
+    return [*inputs, *(given.pop(name) for name in names if isinstance(given.get(name), kind))]
+
+
+def _custom_properties(p: Any) -> CustomOpProp:
+    return properties_of(p.op_type, json.loads(p.others))
+
+
+def _custom_sizes(p: Any, sizes: Sizes) -> Sequence[Shape | None]:
+    if not sizes or not sizes[0]:
+        return sizes
+    given, _, _ = _custom_properties(p).infer_shape([list(shape or ()) for shape in sizes])
+    return [tuple(shape) for shape in given]
+
+
+@computes(
+    "Custom",
+    outputs=lambda p: len(_custom_properties(p).list_outputs()),
+    mixed=True,
+    by_python=True,
+    complete=_custom_sizes,
+)
+def custom_kinds(p: Any, *tensors: Tensor) -> Any:
+    """The sizes and types of what an operator gives; users' code runs with arrays, see `call_custom`."""
+    if tensors and tensors[0].device.type != "meta":
+        raise MXNetError(f"the custom operator {p.op_type} runs with arrays of weft.mx alone")
+    properties = _custom_properties(p)
+    shapes = properties.infer_shape([list(each.shape) for each in tensors])[1]
+    types = properties.infer_type([numpy_type(each.dtype) for each in tensors])[1]
+    return tuple(
+        torch.empty(tuple(shape), dtype=torch_type(dtype), device="meta")
+        for shape, dtype in zip(shapes, types, strict=True)
+    )
+
+
+def call_custom(*inputs: NDArray, op_type: str, name: str | None = None, **given: Any) -> Any:
+    """Call an operator that was registered, with its options as texts."""
+    _ = name
+    options = {key: value for key, value in given.items() if not isinstance(value, NDArray)}
+    properties = properties_of(op_type, options)
+    inputs = tuple(custom_inputs(properties, inputs, given, NDArray))
     count = len(properties.list_arguments())
     data, states = inputs[:count], inputs[count:]
     if len(data) != count:

@@ -13,8 +13,10 @@ import torch
 from weft.mx.base.context import Context
 from weft.mx.base.element_types import type_name
 from weft.mx.operators import RULES
-from weft.mx.operators.table import OPERATORS, Operator, operator
+from weft.mx.operators.table import OPERATORS, Operator, has_negative_zero, operator
 
+MAY_BE_NONE = {"axis", "end"}  # parameters of which None says something
+MOST_PREPARED = 1024  # forms of calls of one operator
 Number = (int, float, np.generic)
 Call = Callable[[Operator, Sequence[Any], Mapping[str, Any], Any, "str | None"], Any]
 
@@ -27,6 +29,8 @@ class Frontend:
     label: str
     call: Call
     alike: Mapping[str, str] = field(default_factory=dict)  # operators that take the place of those that broadcast
+    # Of a row, parameters and a number of arrays: a call that may be run at once, or None.
+    prepare: Callable[[Operator, Mapping[str, Any], int], Any] | None = None
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function of an operator."""
@@ -48,8 +52,13 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
     _ = row.rule  # a missing operator is an error where it is named
     order = [*([] if row.variadic else row.inputs), *row.parameters]
     name_called = name
+    prepared_calls = _PreparedCalls(frontend, row) if frontend.prepare is not None else None
 
     def call(*args: Any, out: Any = None, name: str | None = None, **given: Any) -> Any:
+        if prepared_calls is not None and out is None:
+            done = prepared_calls.run(args, given)
+            if done is not None:
+                return done
         attributes = given.pop("attr", None)
         arrays: list[Any] = []
         if row.variadic:
@@ -65,7 +74,7 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
         for key, array in zip(row.inputs, arrays, strict=False):
             if array is not None and not isinstance(array, frontend.array):
                 raise _wrong_kind(frontend, key, array)
-        parameters = {key: plain(value) for key, value in given.items() if value is not None or key in {"axis", "end"}}
+        parameters = {key: plain(value) for key, value in given.items() if value is not None or key in MAY_BE_NONE}
         if frontend.label == "Symbol":
             parameters |= {"__called__": name_called} | ({"__attr__": attributes} if attributes else {})
         return frontend.call(row, arrays, parameters, out, name)
@@ -73,6 +82,45 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{row.name}({', '.join(order)}), as in MXNet 1.9.1."
     return call
+
+
+class _PreparedCalls:
+    """The calls of an operator that may be run at once, by their form: how many arrays, and which parameters."""
+
+    def __init__(self, frontend: Frontend, row: Operator) -> None:
+        self._array, self._prepare, self._row = frontend.array, frontend.prepare, row
+        self._by_form: dict[Any, Any] = {}
+
+    def run(self, arrays: Any, given: dict[str, Any]) -> Any:
+        """What a call gives; None if it is to go the longer way, which knows all forms of calls."""
+        for array in arrays:
+            if array.__class__ is not self._array:
+                return None
+        if has_negative_zero(given):
+            return None
+        form = (len(arrays), *given.items())
+        try:
+            prepared = self._by_form.get(form, form)
+        except TypeError:  # a list was given, say
+            return None
+        if prepared is form:
+            prepared = self._prepared(form, given)
+        return None if prepared is None else one_or_all(prepared.run(arrays))
+
+    def _prepared(self, form: Any, given: dict[str, Any]) -> Any:
+        assert self._prepare is not None
+        if any(isinstance(value, self._array) for value in given.values()):
+            return None
+        prepared = self._prepare(self._row, {name: plain(value) for name, value in given.items()}, form[0])
+        if len(self._by_form) > MOST_PREPARED:
+            self._by_form.clear()
+        self._by_form[form] = prepared
+        return prepared
+
+
+def one_or_all(results: list[Any] | None) -> Any:
+    """The only result, or a list of several, as functions of MXNet give them."""
+    return results[0] if results is not None and len(results) == 1 else results
 
 
 def _wrong_kind(frontend: Frontend, key: str, array: Any) -> Exception:
@@ -174,7 +222,20 @@ def _method(frontend: Frontend, pair: Pair, *, swapped: bool) -> Callable[[Any, 
     def method(self: Any, other: Any) -> Any:
         return apply_pair(frontend, pair, other, self) if swapped else apply_pair(frontend, pair, self, other)
 
-    return method
+    if frontend.prepare is None:
+        return method
+    with_array = frontend.function(frontend.alike.get(pair.arrays, pair.arrays))
+    with_number = frontend.function((pair.number_first or pair.with_number) if swapped else pair.with_number)
+
+    def method_at_once(self: Any, other: Any) -> Any:
+        kind = other.__class__
+        if kind is float or kind is int:
+            return with_number(self, scalar=other)
+        if kind is frontend.array:
+            return with_array(other, self) if swapped else with_array(self, other)
+        return method(self, other)
+
+    return method_at_once
 
 
 def _in_place(frontend: Frontend, pair: Pair) -> Callable[[Any, Any], Any]:

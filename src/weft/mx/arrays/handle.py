@@ -7,6 +7,7 @@ old one; writes to a part copy first if another chunk or a recorded graph may se
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import torch
@@ -19,19 +20,32 @@ from weft.mx.base.element_types import numpy_type
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape
 
+_FIRST = threading.Lock()  # On the other side: another thread that first queues work; it waits for nothing meanwhile.
+
 
 class Chunk:
     """A piece of memory on a device: a tensor, what orders work on it, and who else may see it."""
 
-    __slots__ = ("__weakref__", "aliased", "context", "external", "tensor", "variable", "version")
+    __slots__ = ("__weakref__", "aliased", "context", "external", "known_variable", "tensor", "version")
 
     def __init__(self, context: Context, tensor: Tensor | None = None) -> None:
         self.context = context
         self.tensor = tensor
-        self.variable = Var("an array")
+        self.known_variable: Var | None = None  # until work on it is first queued there is nothing to order
         self.version = 0  # counts the writes that were queued
         self.aliased = False  # whether another chunk, or a recorded graph, may see this memory
         self.external = False  # whether torch tensors of the user share it: it is then always written in place
+
+    @property
+    def variable(self) -> Var:
+        """What orders work on it."""
+        found = self.known_variable
+        if found is None:
+            with _FIRST:
+                found = self.known_variable
+                if found is None:
+                    found = self.known_variable = Var("an array")
+        return found
 
     def own(self) -> Tensor:
         """The tensor, to be written in part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +10,24 @@ import torch
 from torch import Tensor
 
 from weft.mx.arrays import queue
+from weft.mx.arrays.at_once import (
+    ARRAY,
+    CallKind,
+    PreparedCall,
+    Types,
+    keep_kind,
+    kind_key,
+    kind_of,
+)
 from weft.mx.arrays.handle import Chunk, Handle
 from weft.mx.arrays.tape import Entry, TapeNode, entry_to_record, modes
 from weft.mx.base.context import Context, current_context, from_text
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Operator, OperatorRule, Shape, operator
+from weft.trace.interception.modes import operators_are_plain
 
 if TYPE_CHECKING:
     from weft.mx.arrays.ndarray import NDArray
-
-FEWEST_TO_FORGET = 16384  # kinds of calls whose result types are remembered
-ARRAY: list[Any] = [Handle]  # the class of results; `ndarray` puts its own here
 
 
 def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
@@ -31,7 +39,7 @@ def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
 class OperatorTask:
     """The task of one operator: reads its inputs, computes, writes its outputs."""
 
-    __slots__ = ("changes", "entries", "inputs", "makes", "node", "outputs", "p", "rule", "shares")
+    __slots__ = ("changes", "entries", "inputs", "kind", "makes", "node", "outputs", "p", "rule", "shares")
 
     def __init__(
         self, rule: OperatorRule, p: Any, inputs: Sequence[Handle], entries: Sequence[Entry | None] | None
@@ -42,12 +50,22 @@ class OperatorTask:
         self.entries = entries  # where the inputs stand in the graph, if this is recorded
         self.node: TapeNode | None = None
         self.outputs: Sequence[Handle] = ()
+        self.kind: CallKind | None = None
         self.makes: Context | None = None
         self.changes: Sequence[Tensor] = ()
         self.shares = False  # whether outputs are parts of the input's memory, which need not be written
 
     def __call__(self) -> None:
-        """Run it."""
+        """Run it, and note what it takes of this thread's time: how long it waits for others does not count."""
+        kind = self.kind
+        if kind is None or not kind.is_timed:
+            self._run()
+            return
+        began = time.thread_time()
+        self._run()
+        kind.note(time.thread_time() - began)
+
+    def _run(self) -> None:
         rule = self.rule
         if self.entries is not None:
             with torch.enable_grad():
@@ -92,20 +110,11 @@ class OperatorTask:
         return self.rule.compute(self.p, queue.generator_of(self.outputs[0].context), *tensors)
 
 
-_types: dict[Any, tuple[tuple[Shape, torch.dtype], ...]] = {}
-
-
-def result_types(
-    rule: OperatorRule, name: str, p: Any, inputs: Sequence[Handle]
-) -> tuple[tuple[Shape, torch.dtype], ...]:
-    """The sizes and types of an operator's results, found by running it once on tensors without elements."""
-    key = (rule, p, *[(array._shape, array._dtype) for array in inputs])
-    found = _types.get(key)
-    if found is None:
-        if len(_types) > FEWEST_TO_FORGET:
-            _types.clear()
-        found = _types[key] = infer_types(rule, name, p, key[2:])
-    return found
+def call_kind(rule: OperatorRule, name: str, p: Any, inputs: Sequence[Handle]) -> CallKind:
+    """The kind of a call: sizes and types of results are found by running it once on tensors without elements."""
+    key = kind_key(rule, p, inputs)
+    found = kind_of(key)
+    return found if found is not None else keep_kind(key, infer_types(rule, name, p, key[2:]))
 
 
 def infer_types(
@@ -138,26 +147,18 @@ def invoke(
     """Queue an operator; gives its outputs, whose sizes are known."""
     if rule.modal and modes.training:
         p = p._replace(train=True)
-    entries = None
-    parents: Sequence[TapeNode] = ()
-    if modes.recording:
-        found = [entry_to_record(array) for array in inputs]
-        parents = [entry[0] for entry in found if entry is not None]
-        entries = found if parents else None
-    makes = None
+    if out is None and rule.is_plain and inputs and not modes.recording:
+        done = PreparedCall(rule, p).run(inputs)
+        if done is not None:
+            return done
+    entries = _recorded_entries(inputs)
     context = inputs[0].context if inputs else current_context()
+    call = OperatorTask(rule, p, inputs, entries)
     if rule.creates:
         text = getattr(p, "ctx", "")
-        makes = context = from_text(text) if text else context
+        call.makes = context = from_text(text) if text else context
         _ = context.torch_device  # an error of the call, if there is no such device
-    call = OperatorTask(rule, p, inputs, entries)
-    call.makes = makes
-    if rule.by_value:
-        queue.wait(*[array.order for array in inputs])
-        made = rule.compute(p, *[array.raw() for array in inputs])
-        types: Sequence[tuple[Shape, torch.dtype]] = ((tuple(made.shape), made.dtype),)
-    else:
-        types = result_types(rule, name, p, inputs)
+    types = _types_of(call, name)
     if out is None:
         outputs = [new_array(Chunk(context), shape, dtype) for shape, dtype in types]
     else:
@@ -167,7 +168,7 @@ def invoke(
         array.written()
     call.outputs = outputs
     if entries is not None:
-        record(call, parents)
+        record(call, [entry[0] for entry in entries if entry is not None])
     reads = [array._chunk.variable for array in inputs]
     writes = [array._chunk.variable for array in outputs]
     for place in rule.written_inputs(p) if rule.writes else ():
@@ -175,8 +176,28 @@ def invoke(
         writes.append(inputs[place].order)
     if rule.random:
         writes.append(queue.random_state(outputs[0].context))
-    queue.push(call, reads, writes, name)
+    is_cheap = call.kind is not None and call.kind.cheap and not rule.by_program and operators_are_plain()
+    (queue.push_cheap if is_cheap else queue.push)(call, reads, writes, name)
     return outputs
+
+
+def _recorded_entries(inputs: Sequence[Handle]) -> list[Entry | None] | None:
+    """Where inputs stand in the graph, if the call is to be recorded."""
+    if not modes.recording:
+        return None
+    found = [entry_to_record(array) for array in inputs]
+    return found if any(entry is not None for entry in found) else None
+
+
+def _types_of(call: OperatorTask, name: str) -> Types:
+    """The sizes and types of a call's results."""
+    rule, p, inputs = call.rule, call.p, call.inputs
+    if rule.by_value:
+        queue.wait(*[array.order for array in inputs])
+        made = rule.compute(p, *[array.raw() for array in inputs])
+        return ((tuple(made.shape), made.dtype),)
+    call.kind = call_kind(rule, name, p, inputs)
+    return call.kind.types
 
 
 def _check_out(name: str, outputs: Sequence[Handle], types: Sequence[tuple[Shape, torch.dtype]]) -> None:

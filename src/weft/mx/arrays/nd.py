@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from weft.mx.arrays.array_file import load, load_frombuffer, save
+from weft.mx.arrays.at_once import PreparedCall
 from weft.mx.arrays.control_flow import FUNCTIONS
 from weft.mx.arrays.custom import call_custom as Custom
 from weft.mx.arrays.frontend import (
+    MAY_BE_NONE,
     PAIRS,
     Frontend,
     Namespace,
@@ -25,6 +27,7 @@ from weft.mx.arrays.invoke import call_operator, invoke_one
 from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
 from weft.mx.arrays.queue import seed, waitall
 from weft.mx.base.context import Context, current_context
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import OPERATORS, Operator
 
 __all__ = [
@@ -64,7 +67,20 @@ def _call(row: Operator, arrays: Sequence[NDArray], given: Mapping[str, Any], ou
     return call_operator(row, arrays, given, out)
 
 
-FRONTEND = Frontend(NDArray, "NDArray", _call)
+def _prepare(row: Operator, given: Mapping[str, Any], count: int) -> PreparedCall | None:
+    """A call that may be run at once; None of one that goes the longer way, also of one that is wrong."""
+    given = {name: value for name, value in given.items() if value is not None or name in MAY_BE_NONE}
+    if row.variadic and row.counter in row.parameters:
+        given.setdefault(row.counter, count)
+    try:
+        p, rule = row.values(given), row.rule
+        is_right = rule.is_plain and count > 0 and (row.variadic or count == row.input_count(p))
+    except MXNetError:
+        return None
+    return PreparedCall(rule, p) if is_right else None
+
+
+FRONTEND = Frontend(NDArray, "NDArray", _call, prepare=_prepare)
 give_arithmetic(FRONTEND, in_place=True)
 give_methods(FRONTEND)
 
@@ -76,10 +92,34 @@ def _seed(seed_state: int, ctx: Context | str = "all") -> None:
 
 random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", {**random_functions(FRONTEND), "seed": _seed})
 linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
-contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_", FUNCTIONS)
 image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")
 sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "")
-op = _internal = Namespace("weft.mx.nd.op", FRONTEND, "_")
+
+
+def _set_value(src: float, out: NDArray) -> NDArray:
+    """Let all elements of an array be a number."""
+    out[:] = src
+    return out
+
+
+op = _internal = Namespace("weft.mx.nd.op", FRONTEND, "_", {"_set_value": _set_value})
+
+
+def _rand_zipfian(true_classes: NDArray, num_sampled: int, range_max: int, ctx: Context | None = None) -> Any:
+    """Classes by chance, small ones more often, and how often true ones and those are expected."""
+    _ = ctx
+    span = math.log(range_max + 1)
+    drawn = random.uniform(0, span, shape=(num_sampled,), dtype="float64").asnumpy()
+    classes = (np.exp(drawn).round().astype("int64") - 1) % range_max
+
+    def expected(given: Any) -> NDArray:
+        given = given.astype("float64")
+        return array(np.log((given + 2.0) / (given + 1.0)) / span * num_sampled, dtype="float64")
+
+    return array(classes, dtype="int64"), expected(true_classes.asnumpy()), expected(classes)
+
+
+contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_", {**FUNCTIONS, "rand_zipfian": _rand_zipfian})
 
 
 def _where(ctx: Context | None, dtype: Any) -> dict[str, Any]:
@@ -193,7 +233,8 @@ pi = math.pi
 
 def __getattr__(name: str) -> Any:
     if name in OPERATORS:
-        return FRONTEND.function(name)
+        found = globals()[name] = FRONTEND.function(name)  # the next time it is simply there
+        return found
     raise AttributeError(f"module 'weft.mx.nd' has no attribute '{name}'")
 
 

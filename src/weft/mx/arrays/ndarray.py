@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from weft.mx.arrays import queue
+from weft.mx.arrays.at_once import ARRAY
 from weft.mx.arrays.gradients import backward
 from weft.mx.arrays.handle import Chunk, Handle
 from weft.mx.arrays.index import Index, read_index
-from weft.mx.arrays.invoke import ARRAY, OperatorTask, invoke, invoke_one, record, record_part, result_types
+from weft.mx.arrays.invoke import OperatorTask, call_kind, invoke, invoke_one, record, record_part
 from weft.mx.arrays.tape import Variable, entry_to_record, modes
 from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.element_types import torch_type
@@ -162,7 +163,7 @@ class NDArray(Handle):
             )
         row = operator("Reshape")
         p = row.values({"shape": tuple(codes), "reverse": reverse})
-        ((sizes, _),) = result_types(row.rule, row.name, p, [self])
+        ((sizes, _),) = call_kind(row.rule, row.name, p, [self]).types
         found = self.view(sizes, max(self._begin, 0))
         if modes.recording and entry_to_record(self) is not None:
             record_part(self, found, row.rule, p)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from weft.config import asks_for_naive_engine
-from weft.engine import Placement, Var
+from weft.engine import Engine, Placement, Var
 from weft.errors import ExecutionError
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine
@@ -23,15 +23,17 @@ _generators: dict[Context, torch.Generator] = {}
 _base = [torch.initial_seed() % 2**62]
 _SEEDING = threading.Lock()  # On the other side: a thread that draws or seeds; it waits for nothing while it has this.
 _bulk = [15]
-_watch: list[Callable[[Callable[[], object], str], Callable[[], object]] | None] = [None]
+WATCH: list[Callable[[Callable[[], object], str], Callable[[], object]] | None] = [
+    None
+]  # what is given each task that is queued
 NAIVE = [asks_for_naive_engine()]  # whether each operator runs at its call, and raises there
 
 
 def push(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
     """Queue a task. What it writes it also reads: MXNet skips a write into an array that a failure spoilt."""
     keep_freed_memory()
-    if _watch[0] is not None:
-        task = _watch[0](task, name)
+    if WATCH[0] is not None:
+        task = WATCH[0](task, name)
     try:
         engine().push(task, (*reads, *writes), writes, _LANE, name)
     except ExecutionError as error:  # the engine to debug with has run it
@@ -41,9 +43,27 @@ def push(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var]
         wait(*writes)
 
 
+def push_cheap(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
+    """Run a task that is known to be cheap here, if nothing is queued, else queue it; who waits is told if it fails."""
+    runner = engine()
+    if not isinstance(runner, Engine) or WATCH[0] is not None or not runner.is_quiet() or not runner.take_turn():
+        push(task, reads, writes, name)
+        return
+    try:
+        is_here = runner.is_quiet()
+        if is_here:
+            runner.perform_here(task, lambda: writes, name)
+    finally:
+        runner.give_turn_back()
+    if not is_here:
+        push(task, reads, writes, name)
+    elif NAIVE[0]:
+        wait(*writes)
+
+
 def watch_tasks(watch: Callable[[Callable[[], object], str], Callable[[], object]] | None) -> None:
     """Let a function be given each task, and its name, that is queued from now on; what it gives is queued."""
-    _watch[0] = watch
+    WATCH[0] = watch
 
 
 def wait(*variables: Var) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from typing_extensions import Self
@@ -28,7 +28,13 @@ class Context:
     default_ctx: ClassVar[Context]
     _stack: ClassVar[_Stack] = _Stack()
 
-    def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
+    _made: ClassVar[dict[tuple[str, int], Context]] = {}
+    device_type: str
+    device_id: int
+    name: str
+
+    def __new__(cls, device_type: str | Context, device_id: int = 0) -> Self:
+        """The one object of a device, so that equal ones are the same."""
         kind, number = (
             (device_type.device_type, device_type.device_id)
             if isinstance(device_type, Context)
@@ -36,10 +42,16 @@ class Context:
         )
         if kind not in KINDS:
             raise KeyError(kind)
-        self.device_type: str = kind
-        self.device_id: int = number
-        self.name = f"{kind}({number})"
-        self._hash = hash(self.name)
+        found = cls._made.get((kind, number))
+        if found is None:
+            found = super().__new__(cls)
+            found.device_type, found.device_id, found.name = kind, number, f"{kind}({number})"
+            found = cls._made.setdefault((kind, number), found)
+        assert isinstance(found, cls)
+        return found
+
+    def __reduce__(self) -> Any:
+        return Context, (self.device_type, self.device_id)
 
     @property
     def device_typeid(self) -> int:
@@ -62,12 +74,6 @@ class Context:
         """Give back GPU memory that is kept for later."""
         if self.device_type == "gpu":
             torch.cuda.empty_cache()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Context) and self.name == other.name)
 
     def __repr__(self) -> str:
         return self.name

@@ -14,14 +14,14 @@ from typing_extensions import Self
 
 from weft.mx.arrays import nd
 from weft.mx.arrays.array_file import load, save
-from weft.mx.arrays.invoke import invoke
 from weft.mx.arrays.ndarray import NDArray
-from weft.mx.base.context import cpu
+from weft.mx.arrays.tape import modes
+from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.errors import MXNetError
 from weft.mx.gluon.parameter import GENERATION, DeferredInitializationError, Parameter, ParameterDict, fill
 from weft.mx.gluon.summary import summary
 from weft.mx.symbols import sym
-from weft.mx.symbols.graph import PREDICT, GraphFunction
+from weft.mx.symbols.graph import GraphFunction, ReadyCall, ready_call
 from weft.mx.symbols.names import Prefix, naming
 from weft.mx.symbols.symbol import TRACED_MARK, Group, Symbol, shape_of_text, var
 
@@ -232,10 +232,11 @@ class Block:
 
     def __call__(self, *args: Any) -> Any:
         """Run the block."""
-        for hook in tuple(self._hooks[0]):
+        before, after = self._hooks
+        for hook in tuple(before) if before else ():
             hook(self, args)
         out = self.forward(*args)
-        for hook in tuple(self._hooks[1]):
+        for hook in tuple(after) if after else ():
             hook(self, args, out)
         return out
 
@@ -293,6 +294,8 @@ class HybridBlock(Block):
         self._cached: tuple[GraphFunction, list[tuple[int, Parameter | None]], Any] | None = None
         self._graph: tuple[list[Symbol], Symbol, Any] | None = None
         self._input_form: Any = None
+        # What runs calls like those before at once, as of a generation, and the form of what it gives.
+        self._ready: tuple[int, ReadyCall, Any] | None = None
         # The arrays of parameters on each device, with empty places for inputs, as of a generation.
         self._bound: dict[str, tuple[int, list[Any], list[tuple[int, int]]]] = {}
         super().__init__(prefix, params)
@@ -314,7 +317,7 @@ class HybridBlock(Block):
         self._clear_cached_op()
 
     def _clear_cached_op(self) -> None:
-        self._cached = self._graph = None
+        self._cached = self._graph = self._ready = None
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """Run as one program from now on: options such as `static_alloc` are taken, and change nothing."""
@@ -380,9 +383,14 @@ class HybridBlock(Block):
             raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
         for parameter in self.collect_params().values():
             parameter._finish_deferred_init()
-        self._cached = None  # the graph stays: code that was run once for it is not run again
+        self._cached = self._ready = None  # the graph stays: code that was run once for it is not run again
 
     def _call_cached_op(self, *args: Any) -> Any:
+        ready = self._ready
+        if ready is not None and ready[0] == GENERATION[0] and len(args) == 1:
+            found = ready[1].run(args[0])
+            if found is not None:
+                return regrouped(found, ready[2])
         given, input_form = (
             (list(args), ONE) if len(args) == 1 and isinstance(args[0], NDArray) else flattened(args, self._wrong_input)
         )
@@ -408,7 +416,11 @@ class HybridBlock(Block):
         inputs: list[Any] = bound[1].copy()
         for at, place in bound[2]:
             inputs[at] = flat[place]
-        return regrouped(invoke(function.rule, self.name, PREDICT, inputs), form)
+        found = regrouped(function.call(self.name, inputs, context.name), form)
+        if input_form is ONE and not modes.recording and not modes.training:
+            call = ready_call(function, inputs, args[0])
+            self._ready = None if call is None else (GENERATION[0], call, form)
+        return found
 
     def _build(self, args: Any) -> tuple[GraphFunction, list[tuple[int, Parameter | None]], Any]:
         data, out, form = self._trace(*args)
@@ -421,7 +433,8 @@ class HybridBlock(Block):
             if name not in places and name not in parameters:
                 raise RuntimeError(f"Unknown input to HybridBlock: {name}")
             sources.append((places.get(name, -1), parameters.get(name) if name not in places else None))
-        return GraphFunction(out, names), sources, form
+        weights = [place for place, (_, parameter) in enumerate(sources) if parameter is not None]
+        return GraphFunction(out, names, weights), sources, form
 
     def forward(self, x: Any, *args: Any) -> Any:
         """Run `hybrid_forward` with arrays, with symbols, or as one program."""
@@ -432,13 +445,22 @@ class HybridBlock(Block):
                 return self.hybrid_forward(sym, x, *args, **parameters)
         if self._active:
             return self._call_cached_op(x, *args)
-        with first.context:
-            try:
-                parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
-            except DeferredInitializationError:
-                self._finish_deferred((x, *args))
-                parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
-            return self.hybrid_forward(nd, x, *args, **parameters)
+        context = first.context
+        if context is current_context():
+            return self._imperatively(context, x, *args)
+        with context:
+            return self._imperatively(context, x, *args)
+
+    def _imperatively(self, context: Context, x: Any, *args: Any) -> Any:
+        own = self._reg_params
+        if not own:
+            return self.hybrid_forward(nd, x, *args)
+        try:
+            parameters = {name: parameter.data(context) for name, parameter in own.items()}
+        except DeferredInitializationError:
+            self._finish_deferred((x, *args))
+            parameters = {name: parameter.data(context) for name, parameter in own.items()}
+        return self.hybrid_forward(nd, x, *args, **parameters)
 
     def _first(self, args: Any) -> Any:
         """The first array or symbol among nested arguments."""
@@ -455,7 +477,7 @@ class HybridBlock(Block):
         """Compute the outputs with the functions of F, which is `nd` or `sym`."""
         raise NotImplementedError
 
-    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
+    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> None:
         """Write the graph as JSON and the parameters as a file."""
         _ = remove_amp_cast
         if self._graph is None or self._cached is None:
@@ -472,7 +494,6 @@ class HybridBlock(Block):
             if name in arguments or name in auxiliary:
                 found[f"{'arg' if name in arguments else 'aux'}:{name}"] = parameter._reduce()
         save(names[1], found)
-        return names
 
 
 class SymbolBlock(HybridBlock):
@@ -512,7 +533,7 @@ class SymbolBlock(HybridBlock):
         return self._graph
 
     def _clear_cached_op(self) -> None:
-        self._cached = None
+        self._cached = self._ready = None
         self._graph = None
 
     def forward(self, x: Any, *args: Any) -> Any:

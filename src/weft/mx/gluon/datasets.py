@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.mx.arrays.ndarray import NDArray
+from weft.mx.training.recordio import MXIndexedRecordIO
 
 
 class Dataset:
@@ -107,6 +109,20 @@ class ArrayDataset(Dataset):
         if len(self._data) == 1:
             return self._data[0][index]
         return tuple(data[index] for data in self._data)
+
+
+class RecordFileDataset(Dataset):
+    """The records of a file that has an index beside it."""
+
+    def __init__(self, filename: str) -> None:
+        self.filename, self.idx_file = filename, str(Path(filename).with_suffix(".idx"))
+        self._record = MXIndexedRecordIO(self.idx_file, filename, "r")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._record.read_idx(self._record.keys[index])
+
+    def __len__(self) -> int:
+        return len(self._record.keys)
 
 
 class Sampler:

@@ -15,7 +15,7 @@ def _weighed(F: Any, loss: Any, weight: float | None, sample_weight: Any) -> Any
     return loss if weight is None else loss * weight
 
 
-class Loss(HybridBlock):
+class GluonLoss(HybridBlock):
     """A number for each example, which is to become small."""
 
     def __init__(self, weight: float | None, batch_axis: int, **given: Any) -> None:
@@ -30,7 +30,10 @@ class Loss(HybridBlock):
         return F.mean(found, axis=self._batch_axis, exclude=True)
 
 
-class L2Loss(Loss):
+Loss = GluonLoss  # its name in MXNet, where `metric.Loss` is another
+
+
+class L2Loss(GluonLoss):
     """Half the square of the difference."""
 
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, **given: Any) -> None:
@@ -42,7 +45,7 @@ class L2Loss(Loss):
         return self._mean(F, F.square(label - pred), sample_weight, (self._weight or 1.0) / 2)
 
 
-class L1Loss(Loss):
+class L1Loss(GluonLoss):
     """The difference without its sign."""
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, **given: Any) -> None:
@@ -53,7 +56,7 @@ class L1Loss(Loss):
         return self._mean(F, F.abs(F.reshape_like(label, pred) - pred), sample_weight)
 
 
-class SoftmaxCrossEntropyLoss(Loss):
+class SoftmaxCrossEntropyLoss(GluonLoss):
     """Minus the logarithm of the probability of the label."""
 
     def __init__(
@@ -82,7 +85,7 @@ class SoftmaxCrossEntropyLoss(Loss):
 SoftmaxCELoss = SoftmaxCrossEntropyLoss
 
 
-class SigmoidBinaryCrossEntropyLoss(Loss):
+class SigmoidBinaryCrossEntropyLoss(GluonLoss):
     """Minus the logarithm of the probability of each of two classes."""
 
     def __init__(
@@ -110,7 +113,7 @@ class SigmoidBinaryCrossEntropyLoss(Loss):
 SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss
 
 
-class KLDivLoss(Loss):
+class KLDivLoss(GluonLoss):
     """How far one distribution is from another."""
 
     def __init__(
@@ -127,7 +130,7 @@ class KLDivLoss(Loss):
         return F.sum(loss, axis=self._batch_axis, exclude=True)
 
 
-class HuberLoss(Loss):
+class HuberLoss(GluonLoss):
     """A square near 0, a line farther out."""
 
     def __init__(self, rho: float = 1, weight: float | None = None, batch_axis: int = 0, **given: Any) -> None:
@@ -141,7 +144,7 @@ class HuberLoss(Loss):
         return self._mean(F, loss, sample_weight)
 
 
-class HingeLoss(Loss):
+class HingeLoss(GluonLoss):
     """What is missing to a margin."""
 
     power = 1
@@ -162,7 +165,7 @@ class SquaredHingeLoss(HingeLoss):
     power = 2
 
 
-class LogisticLoss(Loss):
+class LogisticLoss(GluonLoss):
     """The logistic loss of labels that are 1 and -1, or 1 and 0."""
 
     def __init__(
@@ -182,7 +185,7 @@ class LogisticLoss(Loss):
         return self._mean(F, loss, sample_weight)
 
 
-class TripletLoss(Loss):
+class TripletLoss(GluonLoss):
     """How much nearer something alike is than something else."""
 
     def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **given: Any) -> None:
@@ -196,7 +199,7 @@ class TripletLoss(Loss):
         return _weighed(F, F.relu(far + self._margin), self._weight, sample_weight)
 
 
-class CTCLoss(Loss):
+class CTCLoss(GluonLoss):
     """Minus the logarithm of the probability of a sequence of labels, however its steps are spread over time."""
 
     def __init__(
@@ -233,7 +236,7 @@ class CTCLoss(Loss):
         return _weighed(F, found, self._weight, sample_weight)
 
 
-class PoissonNLLLoss(Loss):
+class PoissonNLLLoss(GluonLoss):
     """Minus the logarithm of the probability of a count: one number for the whole batch."""
 
     def __init__(
@@ -257,7 +260,7 @@ class PoissonNLLLoss(Loss):
         return F.mean(_weighed(F, loss, self._weight, sample_weight))
 
 
-class CosineEmbeddingLoss(Loss):
+class CosineEmbeddingLoss(GluonLoss):
     """How far the angle of two vectors is from what their label says: 1 alike, -1 not."""
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, margin: float = 0, **given: Any) -> None:
@@ -276,7 +279,7 @@ class CosineEmbeddingLoss(Loss):
         return _weighed(F, loss, self._weight, sample_weight)
 
 
-class SDMLLoss(Loss):
+class SDMLLoss(GluonLoss):
     """How well each vector of one batch finds its own among those of another."""
 
     def __init__(

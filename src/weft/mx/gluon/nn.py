@@ -101,6 +101,9 @@ class Activation(HybridBlock):
         self._act_type = activation
         super().__init__(**given)
 
+    def _alias(self) -> str:
+        return self._act_type
+
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         """Compute it."""
         return F.Activation(x, act_type=self._act_type, name="fwd")

@@ -169,7 +169,8 @@ class Parameter:
 
     def data(self, ctx: Context | None = None) -> NDArray:
         """Its array on a device."""
-        return self._get(ctx)
+        found = self._data.get(ctx) if self._data is not None and ctx is not None else None
+        return self._get(ctx) if found is None else found
 
     def list_data(self) -> list[NDArray]:
         """Its arrays on all its devices."""
@@ -272,7 +273,7 @@ class Parameter:
             self.set_data(data)
 
 
-class Constant(Parameter):
+class ConstantParameter(Parameter):
     """A parameter that is not learned."""
 
     def __init__(self, name: str, value: Any) -> None:
@@ -283,6 +284,9 @@ class Constant(Parameter):
 
     def __repr__(self) -> str:
         return f"Constant {self.name} (shape={self.shape}, dtype={self.dtype})"
+
+
+Constant = ConstantParameter  # its name in MXNet, where `init.Constant` is another
 
 
 class ParameterDict:
@@ -358,7 +362,7 @@ class ParameterDict:
                 setattr(found, key, value)
         return found
 
-    def get_constant(self, name: str, value: Any = None) -> Constant:
+    def get_constant(self, name: str, value: Any = None) -> ConstantParameter:
         """The constant of this name, made if there is none."""
         name = self._prefix + name
         found = self._known(name)
@@ -367,8 +371,8 @@ class ParameterDict:
                 raise KeyError(
                     f"No constant named '{name}'. Please specify value if you want to create a new constant."
                 )
-            found = self._params[name] = Constant(name, value)
-        assert isinstance(found, Constant)
+            found = self._params[name] = ConstantParameter(name, value)
+        assert isinstance(found, ConstantParameter)
         return found
 
     def update(self, other: ParameterDict) -> None:
@@ -391,6 +395,10 @@ class ParameterDict:
         """Let all gradients be 0."""
         for parameter in self.values():
             parameter.zero_grad()
+
+    def list_ctx(self) -> list[Context]:
+        """All devices that parameters are on."""
+        return list({context: None for parameter in self.values() for context in parameter.list_ctx()})
 
     def reset_ctx(self, ctx: Any) -> None:
         """Move all parameters to other devices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft.mx.arrays import nd
@@ -48,6 +49,18 @@ def _begin(cell: Any, batch_size: int, func: Any, given: dict[str, Any]) -> list
     return made
 
 
+PARTS = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
+
+
+def _make_weights(block: Any, prefix: str, sizes: tuple[int, int, int], inits: Sequence[Any], **given: Any) -> None:
+    """Give a block the parameters of a step whose sums have so many rows, of inputs and states of these widths."""
+    rows, inputs, hidden = sizes
+    shapes = ((rows, inputs), (rows, hidden), (rows,), (rows,))
+    for part, shape, init in zip(PARTS, shapes, inits, strict=True):
+        made = block.params.get(prefix + part, shape=shape, init=init, allow_deferred_init=True, **given)
+        setattr(block, prefix + part, made)
+
+
 class _Layer(HybridBlock):
     """What recurrent layers share: parameters of all layers and directions, and one operator that runs them."""
 
@@ -80,14 +93,11 @@ class _Layer(HybridBlock):
         self._hidden_size, self._num_layers, self._layout = hidden_size, num_layers, layout
         self._dropout, self._dir, self._input_size, self._dtype = dropout, 1 + bidirectional, input_size, dtype
         inits = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        rows, width = GATES[self.mode] * hidden_size, input_size
+        width = input_size
         for layer in range(num_layers):
             for direction in "lr"[: self._dir]:
-                shapes = ((rows, width), (rows, hidden_size), (rows,), (rows,))
-                for part, shape, init in zip(PARTS, shapes, inits, strict=True):
-                    name = f"{direction}{layer}_{part}"
-                    made = self.params.get(name, shape=shape, init=init, allow_deferred_init=True, dtype=dtype)
-                    setattr(self, name, made)
+                sizes = GATES[self.mode] * hidden_size, width, hidden_size
+                _make_weights(self, f"{direction}{layer}_", sizes, inits, dtype=dtype)
             width = hidden_size * self._dir
 
     def __repr__(self) -> str:
@@ -153,9 +163,6 @@ class _Layer(HybridBlock):
         )
         outputs = F.swapaxes(found[0], dim1=0, dim2=1) if self._layout == "NTC" else found[0]
         return outputs, [found[place] for place in range(1, len(states) + 1)]
-
-
-PARTS = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
 
 
 class RNN(_Layer):
@@ -238,18 +245,51 @@ class RecurrentCell(Block):
         """Run a sequence step by step: gives the outputs, joined or as a list, and the last states."""
         self.reset()
         F, axis = _functions_of(inputs), layout.find("T")
-        steps = _steps(F, inputs, length, axis)
-        states = self._begun(begin_state, steps[0])
+        sequence = _Sequence(F, _steps(F, inputs, length, axis), layout, merge_outputs, valid_length)
+        return self._unrolled(sequence, self._begun(begin_state, sequence.steps[0]))
+
+    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
+        """Run a sequence that begins with these states."""
         outputs, history = [], []
-        for step in steps:
+        for step in sequence.steps:
             output, states = self(step, states)
             outputs.append(output)
             history.append(states)
-        if valid_length is not None:
-            states = [_last_valid(F, list(lines), valid_length) for lines in zip(*history, strict=True)]
-            masked = F.SequenceMask(F.stack(*outputs, axis=axis), valid_length, use_sequence_length=True, axis=axis)
-            return (masked if merge_outputs is not False else _steps(F, masked, length, axis)), states
-        return (F.stack(*outputs, axis=axis) if merge_outputs else outputs), states
+        valid_length, F = sequence.valid_length, sequence.F
+        if valid_length is None:
+            return sequence.joined(outputs), states
+        states = [_last_valid(F, list(lines), valid_length) for lines in zip(*history, strict=True)]
+        masked = F.SequenceMask(
+            F.stack(*outputs, axis=sequence.axis), valid_length, use_sequence_length=True, axis=sequence.axis
+        )
+        if sequence.merge_outputs is not False:
+            return masked, states
+        return _steps(F, masked, len(outputs), sequence.axis), states
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence as its steps, and in which form outputs are wanted."""
+
+    F: Any
+    steps: list[Any]
+    layout: str
+    merge_outputs: bool | None
+    valid_length: Any
+
+    @property
+    def axis(self) -> int:
+        """Which axis counts steps."""
+        return self.layout.find("T")
+
+    def joined(self, outputs: list[Any]) -> Any:
+        """Outputs in the form that is wanted: a list, if none is."""
+        return self.F.stack(*outputs, axis=self.axis) if self.merge_outputs else outputs
+
+    def through(self, cell: Any, steps: Any, states: list[Any], merge: bool | None) -> tuple[Any, Any]:
+        """What another cell gives of such a sequence."""
+        found: tuple[Any, Any] = cell.unroll(len(self.steps), steps, states, self.layout, merge, self.valid_length)
+        return found
 
 
 def _steps(F: Any, inputs: Any, length: int, axis: int) -> list[Any]:
@@ -296,11 +336,8 @@ class _Gates(HybridRecurrentCell):
     ) -> None:
         super().__init__(prefix, params)
         self._hidden_size = hidden_size
-        rows = self.gates * hidden_size
-        shapes = ((rows, input_size), (rows, hidden_size), (rows,), (rows,))
         inits = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        for part, shape, init in zip(PARTS, shapes, inits, strict=True):
-            setattr(self, part, self.params.get(part, shape=shape, init=init, allow_deferred_init=True))
+        _make_weights(self, "", (self.gates * hidden_size, input_size, hidden_size), inits)
 
     def _alias(self) -> str:
         return self.kind
@@ -382,17 +419,12 @@ class GRUCell(_Gates):
     kind, gates = "gru", 3
 
     def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
-        reset_input, update_input, new_input = (part for part in _three(F.SliceChannel(from_input, num_outputs=3)))
-        reset_state, update_state, new_state = (part for part in _three(F.SliceChannel(from_state, num_outputs=3)))
-        reset = F.Activation(reset_input + reset_state, act_type="sigmoid")
-        update = F.Activation(update_input + update_state, act_type="sigmoid")
-        new = F.Activation(new_input + reset * new_state, act_type="tanh")
+        x, h = (F.SliceChannel(sums, num_outputs=3) for sums in (from_input, from_state))
+        reset = F.Activation(x[0] + h[0], act_type="sigmoid")
+        update = F.Activation(x[1] + h[1], act_type="sigmoid")
+        new = F.Activation(x[2] + reset * h[2], act_type="tanh")
         output = (1.0 - update) * new + update * states[0]
         return output, [output]
-
-
-def _three(found: Any) -> list[Any]:
-    return [found[place] for place in range(3)]
 
 
 class SequentialRNNCell(RecurrentCell):
@@ -429,24 +461,14 @@ class SequentialRNNCell(RecurrentCell):
             after += own
         return inputs, after
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Any,
-        begin_state: Any = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        valid_length: Any = None,
-    ) -> tuple[Any, Any]:
+    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
         """Run a sequence through one cell after the other."""
-        self.reset()
-        steps = _steps(_functions_of(inputs), inputs, length, layout.find("T"))
-        parts = self._parts(self._begun(begin_state, steps[0]))
-        found: Any = steps
+        parts = self._parts(states)
+        found: Any = sequence.steps
         after: list[Any] = []
         for place, (cell, own) in enumerate(parts):
-            merged = merge_outputs if place == len(parts) - 1 else None
-            found, own = cell.unroll(length, found, own, layout, merged, valid_length)
+            merge = sequence.merge_outputs if place == len(parts) - 1 else None
+            found, own = sequence.through(cell, found, own, merge)
             after += own
         return found, after
 
@@ -558,28 +580,17 @@ class BidirectionalCell(HybridRecurrentCell):
         """Refuse: one step is not enough."""
         raise NotImplementedError("Bidirectional cannot be stepped. Please use unroll")
 
-    def unroll(
-        self,
-        length: int,
-        inputs: Any,
-        begin_state: Any = None,
-        layout: str = "NTC",
-        merge_outputs: bool | None = None,
-        valid_length: Any = None,
-    ) -> tuple[Any, Any]:
+    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
         """Run a sequence in both directions: outputs are joined along channels."""
-        self.reset()
-        F, axis = _functions_of(inputs), layout.find("T")
-        steps = _steps(F, inputs, length, axis)
-        states = self._begun(begin_state, steps[0])
+        F, valid_length = sequence.F, sequence.valid_length
         forward, backward = self._cells()
         count = len(forward.state_info())
-        one, one_after = forward.unroll(length, steps, list(states[:count]), layout, False, valid_length)
-        turned = _turned(F, steps, valid_length)
-        other, other_after = backward.unroll(length, turned, list(states[count:]), layout, False, valid_length)
+        one, one_after = sequence.through(forward, sequence.steps, list(states[:count]), False)
+        turned = _turned(F, sequence.steps, valid_length)
+        other, other_after = sequence.through(backward, turned, list(states[count:]), False)
         pairs = zip(one, _turned(F, other, valid_length), strict=True)
         outputs = [F.concat(*pair, dim=1, name=f"{self._output_prefix}t{place}") for place, pair in enumerate(pairs)]
-        return (F.stack(*outputs, axis=axis) if merge_outputs else outputs), [*one_after, *other_after]
+        return sequence.joined(outputs), [*one_after, *other_after]
 
 
 def _turned(F: Any, steps: Sequence[Any], valid_length: Any) -> list[Any]:

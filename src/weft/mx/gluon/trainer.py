@@ -12,7 +12,7 @@ from weft.mx.training.kvstore import create as create_store
 from weft.mx.training.optimizer import Optimizer, create, read_states, states_content
 
 
-class Trainer:
+class GluonTrainer:
     """An optimizer for some parameters; gradients of several devices are added first."""
 
     def __init__(
@@ -125,3 +125,6 @@ class Trainer:
                     self._states[key] = self._optimizer.create_state(place, data)
                 self._optimizer._counts[place] = counted  # devices of one parameter are one update
                 self._optimizer.update(place, data, parameter.grad(data.context), self._states[key])
+
+
+Trainer = GluonTrainer  # its name in MXNet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,9 @@ from weft.errors import UsageError
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray, array
 from weft.mx.gluon.block import Block, HybridBlock
-from weft.mx.gluon.datasets import Dataset
+from weft.mx.gluon.datasets import Dataset, RecordFileDataset
 from weft.mx.gluon.nn import HybridSequential, Sequential
+from weft.mx.training import image, recordio
 
 FILES = {
     True: ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -124,6 +126,50 @@ class CIFAR100(CIFAR10):
 # Transforms.
 
 
+class ImageRecordDataset(RecordFileDataset):
+    """The images of a file of records, with their labels."""
+
+    def __init__(self, filename: str, flag: int = 1, transform: Callable[..., Any] | None = None) -> None:
+        super().__init__(filename)
+        self._flag, self._transform = flag, transform
+
+    def __getitem__(self, index: Any) -> Any:
+        header, data = recordio.unpack(super().__getitem__(index))
+        found = image.imdecode(data, self._flag), header.label
+        return found if self._transform is None else self._transform(*found)
+
+
+IMAGES = (".jpg", ".jpeg", ".png")
+
+
+class ImageFolderDataset(Dataset):
+    """The images of folders, of which each is a class."""
+
+    def __init__(self, root: str, flag: int = 1, transform: Callable[..., Any] | None = None) -> None:
+        self._root, self._flag, self._transform = Path(root).expanduser(), flag, transform
+        self.synsets: list[str] = []
+        self.items: list[tuple[str, int]] = []
+        for folder in sorted(self._root.iterdir()):
+            if not folder.is_dir():
+                warnings.warn(f"Ignoring {folder}, which is not a directory.", stacklevel=2)
+                continue
+            for path in sorted(folder.iterdir()):
+                if path.suffix.lower() in IMAGES:
+                    self.items.append((str(path), len(self.synsets)))
+                else:
+                    shown = f"Ignoring {path} of type {path.suffix}. Only support {', '.join(IMAGES)}"
+                    warnings.warn(shown, stacklevel=2)
+            self.synsets.append(folder.name)
+
+    def __getitem__(self, index: Any) -> Any:
+        name, label = self.items[index]
+        found = image.imread(name, self._flag), label
+        return found if self._transform is None else self._transform(*found)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
 class Compose(Sequential):
     """Transforms one after the other; neighbours that can be are one program."""
 
@@ -213,6 +259,64 @@ class RandomSaturation(_Factor):
     """Raise or lower the saturation, by chance."""
 
     function = "random_saturation"
+
+
+class RandomHue(_Factor):
+    """Turn the colours, by chance."""
+
+    function = "random_hue"
+
+
+class RandomColorJitter(_ByFunction):
+    """Change brightness, contrast, saturation and hue, by chance and in a random order."""
+
+    function = "random_color_jitter"
+
+    def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0, hue: float = 0) -> None:
+        super().__init__(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+
+
+class RandomLighting(_ByFunction):
+    """Add light of three principal colours, by chance."""
+
+    function = "random_lighting"
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__(alpha_std=alpha)
+
+
+class Rotate(Block):
+    """Turn images, whose channels come first, around the middle."""
+
+    def __init__(self, rotation_degrees: float, zoom_in: bool = False, zoom_out: bool = False) -> None:
+        super().__init__()
+        self._given = rotation_degrees, zoom_in, zoom_out
+
+    def forward(self, x: Any) -> Any:
+        """Compute it."""
+        return image.imrotate(x, *self._given)
+
+
+class RandomRotation(Block):
+    """Turn images by a random angle."""
+
+    def __init__(
+        self,
+        angle_limits: tuple[float, float],
+        zoom_in: bool = False,
+        zoom_out: bool = False,
+        rotate_with_proba: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not angle_limits[0] < angle_limits[1]:
+            raise ValueError("`angle_limits` must be an ordered tuple")
+        if not 0 <= rotate_with_proba <= 1:
+            raise ValueError("Probability of rotating the image should be between 0 and 1")
+        self._given, self._share = (angle_limits, zoom_in, zoom_out), rotate_with_proba
+
+    def forward(self, x: Any) -> Any:
+        """Compute it."""
+        return x if np.random.random() > self._share else image.random_rotate(x, *self._given)
 
 
 class Cast(HybridBlock):

@@ -2,23 +2,42 @@
 
 from weft.mx.operators import (
     algebra,
+    codecs,
     detection,
     elementwise,
     images,
     indexing,
     layers,
+    matching,
     outputs,
+    proposals,
+    quantized,
     recurrent,
     reductions,
+    resampling,
     sampling,
     shapes,
     updates,
+    windows,
 )
 from weft.mx.operators.table import RULES
 
 FILES = (
     *(elementwise, images, reductions, shapes, indexing, algebra),
-    *(detection, layers, outputs, recurrent, sampling, updates),
+    *(
+        codecs,
+        detection,
+        layers,
+        matching,
+        outputs,
+        proposals,
+        quantized,
+        recurrent,
+        resampling,
+        sampling,
+        updates,
+        windows,
+    ),
 )
 
 __all__ = ["FILES", "RULES"]

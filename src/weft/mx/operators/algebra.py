@@ -211,3 +211,17 @@ def _interleaved(x: Tensor, heads: int, parts: int) -> list[Tensor]:
 def _side_by_side(x: Tensor, heads: int) -> Tensor:
     rows, length, size = x.shape
     return x.reshape(rows // heads, heads, length, size).permute(2, 0, 1, 3).reshape(length, rows // heads, -1)
+
+
+@computes("_contrib_fft")
+def fft(_p: Any, x: Tensor) -> Tensor:
+    """Fourier's transform of lines: real and imaginary parts in turn."""
+    return torch.view_as_real(torch.fft.fft(x)).flatten(-2).to(x.dtype)
+
+
+@computes("_contrib_ifft")
+def ifft(_p: Any, x: Tensor) -> Tensor:
+    """The way back, not divided by how many there are, without the imaginary part."""
+    spectrum = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
+    found: Tensor = torch.fft.ifft(spectrum, norm="forward").real.to(x.dtype)
+    return found

@@ -195,9 +195,12 @@ for name, binary in BINARY.items():
     RULES[f"broadcast_{name}"] = OperatorRule(partial(_two, binary), complete=_lone_unknown)
     alike = f"elemwise_{name}" if name in ("add", "sub", "mul", "div") else f"_{name}"
     RULES[alike] = OperatorRule(partial(_two_alike, binary), complete=same_sizes)
-    RULES[ELEMENT_NAMES.get(name, f"_{name}") + "_scalar"] = OperatorRule(partial(_with_number, binary))
+    RULES[ELEMENT_NAMES.get(name, f"_{name}") + "_scalar"] = OperatorRule(
+        partial(_with_number, binary), numbers=("scalar",)
+    )
 for name in ("minus", "div", "mod", "power"):
-    RULES[f"_r{name}_scalar"] = OperatorRule(partial(_number_first, BINARY["sub" if name == "minus" else name]))
+    binary = BINARY["sub" if name == "minus" else name]
+    RULES[f"_r{name}_scalar"] = OperatorRule(partial(_number_first, binary), numbers=("scalar",))
 RULES["_grad_add"] = RULES["elemwise_add"]
 RULES["_scatter_elemwise_div"] = RULES["elemwise_div"]
 RULES["_scatter_plus_scalar"] = RULES["_plus_scalar"]
@@ -242,7 +245,13 @@ def cast(p: Any, x: Tensor) -> Tensor:
     return x.to(wanted, copy=True)
 
 
-@computes("where", mixed=True)
+def _chosen_sizes(_p: Any, sizes: Sizes) -> list[Shape | None]:
+    """What is chosen from has the same sizes."""
+    known = next((shape for shape in sizes[1:] if shape and 0 not in shape), None)
+    return [sizes[0], known or sizes[1], known or sizes[2]]
+
+
+@computes("where", mixed=True, complete=_chosen_sizes)
 def where(_p: Any, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Choose elements, or rows by a condition of one dimension."""
     if condition.dim() == 1 and x.dim() > 1:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import computes
@@ -62,24 +61,6 @@ def crop(p: Any, x: Tensor) -> Tensor:
     return x[..., p.y : p.y + p.height, p.x : p.x + p.width, :].clone()
 
 
-@computes("_image_resize")
-def resize(p: Any, x: Tensor) -> Tensor:
-    """Give images other sizes: the nearest pixel, or a mean of neighbours."""
-    if p.interp not in (0, 1, 2):
-        raise MXNetError(f"_image_resize with interp={p.interp} is not in weft.mx: 0, 1 or 2")
-    width, height = (p.size[0], p.size[0]) if len(p.size) == 1 else p.size
-    if p.keep_ratio and len(p.size) == 1:
-        old_height, old_width = x.shape[-3], x.shape[-2]
-        short = min(old_height, old_width)
-        width, height = old_width * p.size[0] // short, old_height * p.size[0] // short
-    mode = {0: "nearest", 1: "bilinear", 2: "bicubic"}[p.interp]
-    planes = x.movedim(-1, -3)
-    lined = planes.reshape(-1, 1, *planes.shape[-2:]).to(torch.float32)
-    options = {} if mode == "nearest" else {"align_corners": False}
-    found = functional.interpolate(lined, size=(height, width), mode=mode, **options)
-    return _as_given(found.reshape(*planes.shape[:-2], height, width).movedim(-3, -1), x)
-
-
 def _gray(x: Tensor) -> Tensor:
     """The brightness of each pixel."""
     return (x * torch.tensor(GRAY, device=x.device)).sum(-1, keepdim=True) if x.shape[-1] == 3 else x
@@ -110,6 +91,81 @@ def _random_blend(name: str) -> None:
 
 for _name in BLENDS:
     _random_blend(_name)
+
+
+def _red_green_blue(hue: Tensor, light: Tensor, saturation: Tensor) -> Tensor:
+    """Colours, whose hue is in sixths of the circle, as shares of red, green and blue."""
+    most = torch.where(light <= 0.5, light * (1 + saturation), light + saturation - light * saturation)
+    least = 2 * light - most
+    sector = torch.floor(hue)
+    rest = hue - sector
+    levels = torch.stack([most, least, least + (most - least) * (1 - rest), least + (most - least) * rest], -1)
+    # Of each sixth, which of these are red, green and blue.
+    table = torch.tensor([[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2]], device=hue.device)
+    return levels.gather(-1, table[torch.remainder(sector, 6).to(torch.int64)])
+
+
+def _turned_hue(x: Tensor, turn: Tensor) -> Tensor:
+    """The image with its hues moved by a share of the circle; what is grey stays."""
+    if x.shape[-1] != 3:
+        return x.clone()
+    whole = x.to(torch.float32) / 255
+    high, low = whole.amax(-1), whole.amin(-1)
+    wide, light = high - low, (high + low) * 0.5
+    coloured = wide > torch.finfo(torch.float32).eps
+    saturation = torch.where(coloured, wide / torch.where(light < 0.5, high + low, 2 - high - low), 0.0)
+    degrees = 60 / torch.where(coloured, wide, 1.0)
+    red, green, blue = whole.unbind(-1)
+    after_green = torch.where(high == green, (blue - red) * degrees + 120, (red - green) * degrees + 240)
+    hue = torch.where(high == red, (green - blue) * degrees, after_green)
+    hue = torch.where(hue < 0, hue + 360, hue) + turn * 360
+    found = _red_green_blue(torch.remainder(hue * torch.tensor(1 / 60, device=x.device), 6), light, saturation)
+    found = torch.where(coloured.unsqueeze(-1), found, light.unsqueeze(-1)) * 255
+    # MXNet cuts what is no whole number.
+    return found.to(x.dtype) if x.is_floating_point() else found.clamp(0, 255).to(x.dtype)
+
+
+@computes("_image_random_hue", random=True)
+def random_hue(p: Any, generator: Generator, x: Tensor) -> Tensor:
+    """Move the hues by a random share of the circle."""
+    return _turned_hue(x, _drawn(x, p.min_factor, p.max_factor, generator))
+
+
+@computes("_image_random_color_jitter", random=True)
+def random_color_jitter(p: Any, generator: Generator, x: Tensor) -> Tensor:
+    """Change brightness, contrast, saturation and hue by random factors, in a random order."""
+    changes = [*[(name, getattr(p, name)) for name in BLENDS], ("hue", p.hue)]
+    for place in torch.randperm(len(changes), generator=generator).tolist() if x.device.type != "meta" else range(4):
+        name, reach = changes[place]
+        if name == "hue" and reach > 0:
+            x = _turned_hue(x, _drawn(x, -reach, reach, generator))
+        elif reach > 0:
+            x = _blended(name, x, _drawn(x, max(0.0, 1 - reach), 1 + reach, generator))
+    return x.clone()
+
+
+# How light of three principal colours changes red, green and blue.
+LIGHT = torch.tensor([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+STRENGTH = torch.tensor([55.46, 4.794, 1.148])
+
+
+def _lit(x: Tensor, alpha: Tensor) -> Tensor:
+    light = ((LIGHT * STRENGTH).to(x.device) * alpha).sum(-1)
+    # MXNet cuts what is no whole number.
+    found = x.to(torch.float32) + light
+    return found if x.is_floating_point() else found.clamp(0, 255).to(x.dtype)
+
+
+@computes("_image_adjust_lighting")
+def adjust_lighting(p: Any, x: Tensor) -> Tensor:
+    """Add light of three principal colours."""
+    return _lit(x, torch.tensor(p.alpha, device=x.device))
+
+
+@computes("_image_random_lighting", random=True)
+def random_lighting(p: Any, generator: Generator, x: Tensor) -> Tensor:
+    """Add random light of three principal colours."""
+    return _lit(x, torch.empty(3, device=x.device).normal_(0, p.alpha_std, generator=generator))
 
 
 def _random_flip(name: str, axis: int) -> None:

@@ -172,3 +172,38 @@ def sequence_reverse(p: Any, x: Tensor, *lengths: Tensor) -> Tensor:
     steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     places = torch.where(steps < length, length - 1 - steps, steps)
     return x[places, torch.arange(x.shape[1], device=x.device)]
+
+
+@computes("fill_element_0index")
+def fill_element(_p: Any, x: Tensor, values: Tensor, places: Tensor) -> Tensor:
+    """Write one element of each row."""
+    return x.scatter(1, places.detach().to(torch.int64).unsqueeze(1), values.unsqueeze(1))
+
+
+@computes("_onehot_encode")
+def onehot_encode(_p: Any, places: Tensor, like: Tensor) -> Tensor:
+    """A 1 in each row of an array, at the place that is given for it."""
+    return torch.zeros_like(like).scatter(1, places.detach().to(torch.int64).unsqueeze(1), 1.0)
+
+
+@computes("_histogram", outputs=2, inputs=lambda p: 1 if p.bin_cnt is not None else 2)
+def histogram(p: Any, x: Tensor, *bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """How many elements lie between bounds, and the bounds."""
+    x = x.detach().reshape(-1)
+    if p.bin_cnt is None:
+        edges = bounds[0].detach()
+    else:
+        edges = torch.linspace(p.range[0], p.range[1], p.bin_cnt + 1, dtype=x.dtype, device=x.device)
+    count = edges.shape[0] - 1
+    place = torch.searchsorted(edges, x, right=True) - 1
+    place = torch.where(x == edges[-1], count - 1, place)  # the last bound belongs to the last part
+    inside = (place >= 0) & (place < count)
+    counts = torch.zeros(count, dtype=torch.int64, device=x.device)
+    return counts.index_add(0, place.clamp(0, count - 1), inside.to(torch.int64)), edges.clone()
+
+
+@computes("_contrib_count_sketch")
+def count_sketch(p: Any, x: Tensor, places: Tensor, signs: Tensor) -> Tensor:
+    """Sums of columns, with signs, into fewer ones."""
+    found = x.new_zeros(x.shape[0], p.out_dim)
+    return found.index_add(1, places.detach().reshape(-1).to(torch.int64), x * signs.detach().reshape(1, -1))

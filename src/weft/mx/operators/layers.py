@@ -24,7 +24,8 @@ MAXIMA: dict[int, Callable[..., Tensor]] = {2: functional.max_pool2d, 3: functio
 MEANS: dict[int, Callable[..., Tensor]] = {2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-def _unless_no_bias(p: Any) -> int:
+def unless_no_bias(p: Any) -> int:
+    """Count an image, weights and, unless it is left out, a bias."""
     return 2 if p.no_bias else 3
 
 
@@ -46,7 +47,7 @@ def _product_sizes_back(_p: Any, sizes: Sizes, output: Shape) -> Sequence[Shape 
     return [(output[0], *first[1:]) if first and not first[0] else first, *sizes[1:]]
 
 
-@computes("FullyConnected", inputs=_unless_no_bias, complete=_product_sizes, backwards=_product_sizes_back)
+@computes("FullyConnected", inputs=unless_no_bias, complete=_product_sizes, backwards=_product_sizes_back)
 def fully_connected(p: Any, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
     """Multiply by weights, add a bias."""
     if p.flatten and x.dim() != 2:
@@ -80,7 +81,7 @@ def _convolution_sizes(p: Any, sizes: Sizes) -> Sequence[Shape | None]:
     return [sizes[0], weight, (p.num_filter,)][: len(sizes)]
 
 
-@computes("Convolution", "Convolution_v1", inputs=_unless_no_bias, complete=_convolution_sizes)
+@computes("Convolution", "Convolution_v1", inputs=unless_no_bias, complete=_convolution_sizes)
 def convolution(p: Any, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
     """Convolve images, lines or volumes."""
     count = len(p.kernel)
@@ -99,7 +100,7 @@ def _transposed_sizes(p: Any, sizes: Sizes) -> Sequence[Shape | None]:
     return [sizes[0], (sizes[0][1], p.num_filter // p.num_group, *p.kernel), (p.num_filter,)][: len(sizes)]
 
 
-@computes("Deconvolution", inputs=_unless_no_bias, complete=_transposed_sizes)
+@computes("Deconvolution", inputs=unless_no_bias, complete=_transposed_sizes)
 def deconvolution(p: Any, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
     """The transpose of a convolution."""
     count = len(p.kernel)

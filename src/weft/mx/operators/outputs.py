@@ -148,3 +148,58 @@ def ctc_loss(p: Any, x: Tensor, label: Tensor, *lengths: Tensor) -> Tensor:
     return functional.ctc_loss(
         torch.log_softmax(x, -1), places, data_lengths, counted, blank=0 if first else classes - 1, reduction="none"
     )
+
+
+@computes("_contrib_hawkesll", mixed=True, outputs=2)
+def hawkes_log_likelihood(_p: Any, *arrays: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm of the likelihood of events of several kinds, which excite their own kind; new states."""
+    base, alpha, beta, state, lags, marks, valid_length, max_time = arrays
+    now = torch.zeros_like(max_time)
+    last = torch.zeros_like(state)
+    total = torch.zeros_like(max_time)
+    lags, marks = lags.detach(), marks.to(torch.int64)
+    for step in range(lags.shape[1]):
+        counts = step < valid_length
+        kind = marks[:, step]
+        at = kind.unsqueeze(1)
+        now = torch.where(counts, now + lags[:, step], now)
+        passed = now - last.gather(1, at)[:, 0]
+        faded = torch.exp(-beta[kind] * passed)
+        before, rate = state.gather(1, at)[:, 0], base.gather(1, at)[:, 0]
+        density = torch.log(rate + alpha[kind] * beta[kind] * before * faded)
+        expected = rate * passed + alpha[kind] * before * (1 - faded)
+        total = total + torch.where(counts, density - expected, 0.0)
+        state = torch.where(counts[:, None], state.scatter(1, at, (1 + before * faded)[:, None]), state)
+        last = torch.where(counts[:, None], last.scatter(1, at, now[:, None]), last)
+    passed = max_time[:, None] - last
+    faded = torch.exp(-beta * passed)
+    rest = base * passed + alpha * state * (1 - faded)
+    return total - rest.sum(1), state * faded
+
+
+class _TowardsSparseness(torch.autograd.Function):
+    """The same; a penalty on means that are far from a target goes along with the gradient."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, mean: Tensor, p: Any) -> Tensor:
+        ctx.save_for_backward(mean)
+        ctx.p = p  # type: ignore[attr-defined]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *behind: Tensor) -> Any:
+        (mean,) = ctx.saved_tensors
+        target = ctx.p.sparseness_target
+        return behind[0] + ctx.p.penalty * ((1 - target) / (1 - mean) - target / mean), None, None
+
+
+@computes(
+    "IdentityAttachKLSparseReg", aux=(1,), modal=True, complete=lambda _p, sizes: [sizes[0], (sizes[0] or ())[1:2]]
+)
+def attach_sparseness(p: Any, x: Tensor, moving_avg: Tensor) -> Any:
+    """The same; its gradient draws the means of columns, which move, to a target."""
+    columns = x.detach().reshape(x.shape[0], x.shape[1], -1)
+    new = p.momentum * moving_avg + (1 - p.momentum) * columns.mean((0, 2))
+    shaped = new.reshape(1, -1, *[1] * (x.dim() - 2))
+    found = _TowardsSparseness.apply(x, shaped, p) if torch.is_grad_enabled() and x.requires_grad else x.clone()  # type: ignore[no-untyped-call]
+    return (found, new) if p.train else found

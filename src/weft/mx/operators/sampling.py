@@ -170,6 +170,26 @@ def sample_gamma(p: Any, generator: Generator, alpha: Tensor, beta: Tensor) -> T
     return _gamma_like(_spread(p, alpha)[0].contiguous(), generator) * _spread(p, beta)[0]
 
 
+def _poisson_of_gamma(k: Tensor, scale: Tensor, generator: Generator) -> Tensor:
+    """Negative binomial numbers: Poisson's, of a rate that is drawn."""
+    return torch.poisson(_gamma_like(k.contiguous(), generator) * scale, generator=generator)
+
+
+@computes("_sample_negative_binomial", random=True)
+def sample_negative_binomial(p: Any, generator: Generator, k: Tensor, chance: Tensor) -> Tensor:
+    """Failures before so many successes, each element of the parameters for itself."""
+    count, chance = _spread(p, k)[0], _spread(p, chance)[0]
+    return _poisson_of_gamma(count, (1 - chance) / chance, generator)
+
+
+@computes("_sample_generalized_negative_binomial", random=True)
+def sample_generalized(p: Any, generator: Generator, mu: Tensor, alpha: Tensor) -> Tensor:
+    """The same by mean and dispersion."""
+    mean, spread = _spread(p, mu)[0], _spread(p, alpha)[0]
+    drawn = _poisson_of_gamma(1 / spread.clamp(min=1e-30), spread * mean, generator)
+    return torch.where(spread > 0, drawn, torch.poisson(mean.contiguous(), generator=generator))
+
+
 @computes("_sample_multinomial", random=True, outputs=lambda p: 2 if p.get_prob else 1)
 def sample_multinomial(p: Any, generator: Generator, x: Tensor) -> Any:
     """Places drawn by their probabilities."""
@@ -186,6 +206,25 @@ def sample_multinomial(p: Any, generator: Generator, x: Tensor) -> Any:
     return (places, torch.log(rows.gather(1, drawn)).reshape(sizes)) if p.get_prob else places
 
 
+@computes("_sample_unique_zipfian", random=True, creates=True, outputs=2)
+def sample_unique_zipfian(p: Any, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Different whole numbers, small ones more often, and how many were drawn until they were different."""
+    rows, count = p.shape if len(p.shape) == 2 else (1, *p.shape)
+    found, tries = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, dtype=torch.int64)
+    if found.device.type == "meta":
+        return found, tries
+    _check(found, count <= p.range_max, f"Check failed: {count} different numbers of {p.range_max} were asked for")
+    for row in range(rows):
+        drawn: dict[int, None] = {}
+        number = 0
+        while len(drawn) < count:
+            number += 1
+            share = float(torch.rand((), generator=generator))
+            drawn[(round(math.exp(share * math.log(p.range_max))) - 1) % p.range_max] = None
+        found[row], tries[row] = torch.tensor(list(drawn)), number
+    return found, tries
+
+
 @computes("_shuffle", random=True)
 def shuffle(_p: Any, generator: Generator, x: Tensor) -> Tensor:
     """The slices of the first axis in a random order."""
@@ -198,12 +237,20 @@ def _log_gamma_density(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     return alpha * torch.log(beta) + (alpha - 1) * torch.log(x) - beta * x - torch.lgamma(alpha)
 
 
+def _log_failures(x: Tensor, k: Tensor, chance: Tensor) -> Tensor:
+    x = x.detach()
+    ways = torch.lgamma(x + k) - torch.lgamma(x + 1) - torch.lgamma(k)
+    return ways + k * torch.log(chance) + x * torch.log1p(-chance)
+
+
 # The logarithm of the density of each distribution, at samples and parameters.
 DENSITIES: dict[str, Callable[..., Tensor]] = {
     "uniform": lambda x, low, high: -torch.log(high - low) + 0 * x,
     "normal": lambda x, mu, sigma: -0.5 * ((x - mu) / sigma) ** 2 - torch.log(sigma * (2 * math.pi) ** 0.5),
     "exponential": lambda x, lam: torch.log(lam) - lam * x,
     "gamma": _log_gamma_density,
+    "negative_binomial": _log_failures,
+    "generalized_negative_binomial": lambda x, mu, alpha: _log_failures(x, 1 / alpha, 1 / (mu * alpha + 1)),
     "poisson": lambda x, lam: (x := x.detach()) * torch.log(lam) - torch.lgamma(x + 1) - lam,
 }
 
@@ -218,3 +265,11 @@ def _density(name: str, log_density: Callable[..., Tensor]) -> None:
 
 for _name, _row in DENSITIES.items():
     _density(_name, _row)
+
+
+@computes("_random_pdf_dirichlet")
+def dirichlet_density(p: Any, x: Tensor, alpha: Tensor) -> Tensor:
+    """The density of shares that add up to 1."""
+    alpha = alpha.reshape(*alpha.shape[:-1], *[1] * (x.dim() - alpha.dim()), alpha.shape[-1])
+    found = ((alpha - 1) * torch.log(x)).sum(-1) + torch.lgamma(alpha.sum(-1)) - torch.lgamma(alpha).sum(-1)
+    return found if p.is_log else torch.exp(found)

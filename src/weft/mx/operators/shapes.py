@@ -391,6 +391,14 @@ def arange(p: Any) -> Tensor:
     return torch.repeat_interleave(line, p.repeat).to(type_of(p.dtype, None))
 
 
+@computes("_linspace", creates=True)
+def linspace(p: Any) -> Tensor:
+    """Numbers with equal distances."""
+    step = (p.stop - p.start) / max(p.num - p.endpoint, 1)
+    line: Tensor = p.start + step * torch.arange(p.num, dtype=torch.float64)
+    return line.to(type_of(p.dtype, None))
+
+
 @computes("_contrib_arange_like")
 def arange_like(p: Any, x: Tensor) -> Tensor:
     """Numbers with a step between them, as many as an array or one of its axes has."""
@@ -398,3 +406,17 @@ def arange_like(p: Any, x: Tensor) -> Tensor:
     line = p.start + p.step * torch.arange(-(-count // p.repeat), dtype=x.dtype, device=x.device)
     line = torch.repeat_interleave(line, p.repeat)[:count]
     return line.reshape(x.shape) if p.axis is None else line
+
+
+@computes("_copyto", "_CrossDeviceCopy")
+def copyto(_p: Any, x: Tensor) -> Tensor:
+    """A copy, into an array that is given."""
+    return x.clone()
+
+
+@computes("cast_storage")
+def cast_storage(p: Any, x: Tensor) -> Tensor:
+    """A copy: all elements are stored here."""
+    if p.stype != "default":
+        raise MXNetError(f"storage type {p.stype} is not in weft.mx: arrays keep all their elements")
+    return x.clone()

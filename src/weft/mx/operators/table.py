@@ -7,11 +7,13 @@ rule (`computes`, in the other files of this folder) is a function of torch; siz
 from __future__ import annotations
 
 import ast
+import json
+import math
 import re
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,13 @@ from weft.mx.base.element_types import TORCH_TYPES, type_name
 from weft.mx.base.errors import MissingOperator, MXNetError
 
 ROWS = Path(__file__).with_name("mxnet-1.9.1.txt")
+REST = "others"  # the parameter of a row that takes any: those that have no row, as JSON
+MOST_KNOWN = 1024  # calls of one operator whose parameters are not read again
 Shape = tuple[int, ...]
 Sizes = Sequence["Shape | None"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OperatorRule:
     """How torch computes an operator.
 
@@ -42,11 +46,21 @@ class OperatorRule:
     random: bool = False
     creates: bool = False  # makes an array from nothing, on a device
     by_value: bool = False  # the sizes of its results depend on elements
+    decides: bool = False  # what it runs depends on elements
+    by_python: bool = False  # users' code with arrays: it stands in no program
     mixed: bool = False  # takes inputs of several element types
     complete: Callable[[Any, Sizes], Sequence[Shape | None]] | None = None  # input sizes that follow from others
     backwards: Callable[[Any, Sizes, Shape], Sequence[Shape | None]] | None = (
         None  # those that follow from the output's
     )
+
+    numbers: tuple[str, ...] = ()  # parameters that the sizes and types of results do not depend on
+    by_program: bool = False  # run by a program, which may first have to be made
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it gives results of its inputs, and does nothing else."""
+        return not (self.writes or self.random or self.creates or self.by_value or self.by_program)
 
     def output_count(self, p: Any) -> int:
         """Count the outputs that a caller sees."""
@@ -158,6 +172,14 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def has_negative_zero(given: Mapping[str, Any]) -> bool:
+    """Whether a parameter is -0.0, which as a key is the same as 0, and means something else."""
+    for value in given.values():  # noqa: SIM110  # a loop takes a quarter of the time of `any`
+        if value.__class__ is float and not value and math.copysign(1.0, value) < 0:
+            return True
+    return False
+
+
 @dataclass(frozen=True)
 class Operator:
     """One row: what MXNet calls an operator, and what it takes."""
@@ -195,16 +217,24 @@ class Operator:
 
     def values(self, given: Mapping[str, Any]) -> Any:
         """The parameters of a call: those given, read, and the defaults of the others."""
+        if has_negative_zero(given):
+            return self._read(given)
         try:
             found = self._known.get(key := tuple(given.items()))
         except TypeError:  # a list was given, say
             return self._read(given)
         if found is None:
+            if len(self._known) > MOST_KNOWN:
+                self._known.clear()
             # 1 and True are one key, and are read alike.
             found = self._known[key] = self._read(given)
         return found
 
     def _read(self, given: Mapping[str, Any]) -> Any:
+        if REST in self.parameters and given:
+            others = {name: str(value) for name, value in given.items() if name not in self.parameters}
+            given = {name: value for name, value in given.items() if name in self.parameters}
+            given[REST] = json.dumps(others)
         for name in given:
             if name not in self.parameters:
                 possible = ", ".join(self.parameters)
@@ -225,6 +255,10 @@ class Operator:
     def _call(self, given: Mapping[str, Any]) -> str:
         shown = ", ".join(['name=""', *(f'{name}="{value}"' for name, value in given.items())])
         return f"{self.name}({shown})"
+
+    def takes(self, name: str) -> bool:
+        """Whether a name is that of one of its parameters."""
+        return name in self.parameters or (REST in self.parameters and not name.startswith("__"))
 
     def input_count(self, p: Any) -> int:
         """Count the inputs that a call with these parameters takes, where they are fixed."""

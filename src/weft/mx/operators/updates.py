@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,12 +88,41 @@ def adam(p: Any, weight: Tensor, grad: Tensor, mean: Tensor, var: Tensor) -> Any
 
 @computes("_adamw_update", writes=(2, 3))
 def adamw(p: Any, *arrays: Tensor) -> Any:
-    """Adam, with the decay apart."""
+    """Adam, with the decay apart; a scale that is 0 or no number leaves all as it is."""
     weight, grad, mean, var, rescale = arrays
     slope = _clipped(p.clip_gradient, grad * rescale)
-    mean = p.beta1 * mean + (1 - p.beta1) * slope
-    var = p.beta2 * var + (1 - p.beta2) * slope * slope
-    return weight - p.eta * (p.lr * mean / (torch.sqrt(var) + p.epsilon) + p.wd * weight), mean, var
+    new_mean = p.beta1 * mean + (1 - p.beta1) * slope
+    new_var = p.beta2 * var + (1 - p.beta2) * slope * slope
+    new = weight - p.eta * (p.lr * new_mean / (torch.sqrt(new_var) + p.epsilon) + p.wd * weight)
+    moves = torch.isfinite(rescale) & (rescale != 0)
+    pairs = ((new, weight), (new_mean, mean), (new_var, var))
+    return tuple(torch.where(moves, one, other) for one, other in pairs)
+
+
+@computes("_mp_adamw_update", mixed=True, writes=(2, 3, 4))
+def mp_adamw(p: Any, *arrays: Tensor) -> Any:
+    """Adam, with the decay apart and a copy of the weight in float32."""
+    weight, grad, mean, var, weight32, rescale = arrays
+    new, mean, var = adamw(p, weight32, grad.to(torch.float32), mean, var, rescale)
+    return new.to(weight.dtype), mean, var, new
+
+
+@computes("_contrib_group_adagrad_update", writes=(2,))
+def group_adagrad(p: Any, weight: Tensor, grad: Tensor, history: Tensor) -> Any:
+    """Divide the gradient by the root of the sum of the mean squares of its rows."""
+    slope = _clipped(p.clip_gradient, grad * p.rescale_grad)
+    squares = (slope * slope).reshape(slope.shape[0], -1).mean(1)
+    history = history + squares.reshape(history.shape)
+    divisor = torch.sqrt(history + p.epsilon).reshape(-1, *[1] * (weight.dim() - 1))
+    return weight - p.lr * slope / divisor, history
+
+
+@computes("multi_lars")
+def lars(p: Any, lrs: Tensor, weights: Tensor, grads: Tensor, wds: Tensor) -> Tensor:
+    """Learning rates by the norms of weights and gradients, whose squares are given."""
+    norm, slope = torch.sqrt(weights), torch.sqrt(grads) * p.rescale_grad
+    scaled = lrs * p.eta * norm / (slope + wds * norm + p.eps)
+    return torch.where((weights > 0) & (grads > 0), scaled, lrs)
 
 
 @computes("rmsprop_update", writes=(2,))
@@ -164,6 +193,34 @@ def lamb_second(p: Any, weight: Tensor, g: Tensor, r1: Tensor, r2: Tensor) -> An
     return weight - p.lr * ratio * g
 
 
+@computes("mp_lamb_update_phase1", mixed=True, writes=(2, 3))
+def mp_lamb_first(p: Any, *arrays: Tensor) -> Any:
+    """The direction of LAMB, of the copy of the weight in float32."""
+    _, grad, mean, var, weight32 = arrays
+    return lamb_first(p, weight32, grad.to(torch.float32), mean, var)
+
+
+@computes("mp_lamb_update_phase2", mixed=True)
+def mp_lamb_second(p: Any, *arrays: Tensor) -> Any:
+    """A step of LAMB, of the copy of the weight in float32, which MXNet 1.9.1 leaves as it is."""
+    weight, g, r1, r2, weight32 = arrays
+    return lamb_second(p, weight32, g, r1, r2).to(weight.dtype)
+
+
+def _lamb(p: Any, *arrays: Tensor) -> Any:
+    """A whole step of LAMB; an array behind the others is the weight whose norm counts."""
+    weight, grad, mean, var = arrays[:4]
+    g, mean, var = lamb_first(p, weight, grad, mean, var)
+    norms = [torch.sqrt((each * each).sum()).reshape(1) for each in (arrays[-1] if arrays[4:] else weight, g)]
+    return lamb_second(p, weight, g, *norms), mean, var
+
+
+def _mp_lamb(p: Any, *arrays: Tensor) -> Any:
+    weight, grad, mean, var, weight32 = arrays
+    new, mean, var = _lamb(p, weight32, grad.to(torch.float32), mean, var, weight.to(torch.float32))
+    return new.to(weight.dtype), mean, var, new
+
+
 # Of each update of many weights: that of one, and how many arrays each weight has, of which those from the third on
 # are changed too.
 MANY: dict[str, tuple[Callable[..., Any], int]] = {
@@ -172,25 +229,46 @@ MANY: dict[str, tuple[Callable[..., Any], int]] = {
     "multi_mp_sgd_update": (mp_sgd, 3),
     "multi_mp_sgd_mom_update": (mp_sgd_momentum, 4),
 }
-OfOne = namedtuple("OfOne", ["lr", "wd", "momentum", "rescale_grad", "clip_gradient"])  # noqa: PYI024  # `_replace`
+# What the rows call numbers that are one for each weight, and what the update of one weight calls them.
+EACH = {"lrs": "lr", "wds": "wd", "etas": "eta", "learning_rates": "lr", "step_count": "t"}
 
 
-def _many(one: Any, each: int, p: Any, *arrays: Tensor) -> Any:
+def _of_one(p: Any, place: int, given: Mapping[str, Any]) -> SimpleNamespace:
+    """The parameters of one weight."""
+    own = {EACH.get(name, name): value[place] if name in EACH else value for name, value in p._asdict().items()}
+    return SimpleNamespace(**{"momentum": 0, **own, **given})
+
+
+def _many(one: Any, each: int, p: Any, *arrays: Tensor, shared: Sequence[Tensor] = (), **given: Any) -> Any:
     """Update weights one after the other: gives all weights, then what each keeps."""
     weights: list[Tensor] = []
     kept: list[Tensor] = []
     for place in range(len(arrays) // each):
-        mine = OfOne(p.lrs[place], p.wds[place], getattr(p, "momentum", 0), p.rescale_grad, p.clip_gradient)
-        found = one(mine, *arrays[place * each : (place + 1) * each])
+        mine = _of_one(p, place, {name: values[place] for name, values in given.items()})
+        found = one(mine, *arrays[place * each : (place + 1) * each], *shared)
         new = found if isinstance(found, tuple) else (found,)
         weights.append(new[0])
         kept += new[1:]
     return (*weights, *kept)
 
 
+def _many_preloaded(one: Any, each: int, p: Any, *arrays: Tensor) -> Any:
+    """The same with learning rates and decays as arrays, which come last."""
+    return _many(one, each, p, *arrays[:-2], lr=arrays[-2], wd=arrays[-1])
+
+
+def _many_rescaled(one: Any, each: int, p: Any, *arrays: Tensor) -> Any:
+    """The same with the scale of gradients as an array, which comes last."""
+    return _many(one, each, p, *arrays[:-1], shared=arrays[-1:])
+
+
 def _kept_places(each: int, p: Any) -> tuple[int, ...]:
     """Where among the arrays lies what each weight keeps."""
-    return tuple(each * weight + place for weight in range(p.num_weights) for place in range(2, each))
+    return tuple(each * weight + place for weight in range(_weight_count(p)) for place in range(2, each))
+
+
+def _weight_count(p: Any) -> int:
+    return int(p.num_tensors if hasattr(p, "num_tensors") else p.num_weights)
 
 
 @computes("reset_arrays", outputs=0, mixed=True, writes=lambda p: tuple(range(p.num_arrays)))
@@ -199,10 +277,17 @@ def reset_arrays(_p: Any, *arrays: Tensor) -> Any:
     return tuple(torch.zeros_like(array) for array in arrays)
 
 
-for _name, (_one, _each) in MANY.items():
-    RULES[_name] = OperatorRule(
-        partial(_many, _one, _each),
-        outputs=lambda p: p.num_weights,
-        mixed=_one in (mp_sgd, mp_sgd_momentum),
-        writes=partial(_kept_places, _each),
+def _row_of_many(compute: Callable[..., Any], one: Callable[..., Any], each: int) -> OperatorRule:
+    return OperatorRule(
+        partial(compute, one, each), outputs=_weight_count, mixed=True, writes=partial(_kept_places, each)
     )
+
+
+for _name, (_one, _each) in MANY.items():
+    RULES[_name] = _row_of_many(_many, _one, _each)
+    if "sgd" in _name:
+        RULES[f"preloaded_{_name}"] = _row_of_many(_many_preloaded, _one, _each)
+RULES["_multi_lamb_update"] = _row_of_many(_many, _lamb, 4)
+RULES["_multi_mp_lamb_update"] = _row_of_many(_many, _mp_lamb, 5)
+RULES["_multi_adamw_update"] = _row_of_many(_many_rescaled, adamw, 4)
+RULES["_multi_mp_adamw_update"] = _row_of_many(_many_rescaled, mp_adamw, 5)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.mx.arrays.gradients import backward
-from weft.mx.arrays.invoke import invoke
 from weft.mx.arrays.ndarray import NDArray, zeros
 from weft.mx.arrays.tape import Variable, modes
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
-from weft.mx.symbols.graph import PREDICT, GraphFunction
+from weft.mx.symbols.graph import GraphFunction
 from weft.mx.symbols.symbol import Symbol
 
 
@@ -26,6 +26,7 @@ class Executor:
         self._function = GraphFunction(symbol, self._names)
         self._recorded: list[NDArray] = []
         self.outputs: list[NDArray] = []
+        self._monitor: tuple[Callable[[str, NDArray], Any], Symbol, GraphFunction] | None = None
 
     @property
     def arg_arrays(self) -> list[NDArray]:
@@ -62,7 +63,12 @@ class Executor:
         before = modes.recording, modes.training
         modes.recording, modes.training = bool(is_train), bool(is_train)
         try:
-            self.outputs = invoke(self._function.rule, "executor", PREDICT, inputs)
+            self.outputs = self._function.call("executor", inputs)
+            if self._monitor is not None:
+                modes.recording = False
+                callback, watched, function = self._monitor
+                for name, array in zip(watched.list_outputs(), function.call("monitor", inputs), strict=True):
+                    callback(name, array)
         finally:
             modes.recording, modes.training = before
         self._recorded = self.outputs if is_train else []
@@ -77,6 +83,27 @@ class Executor:
         if heads:
             backward(heads, given)
         self._recorded = []
+
+    def set_monitor_callback(self, callback: Callable[[str, NDArray], Any], monitor_all: bool = False) -> None:
+        """Have a function see the outputs of all operators: each forward computes them once more for it."""
+        entries = self.symbol.get_internals().entries
+        watched = Symbol([entry for entry in entries if monitor_all or entry[0].row is not None])
+        self._monitor = callback, watched, GraphFunction(watched, self._names)
+
+    def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Any) -> Executor:
+        """The same for inputs of other sizes; arrays whose sizes stay are the same."""
+        _ = partial_shaping
+        for name, shape in shapes.items():
+            if not allow_up_sizing and math.prod(shape) > math.prod(self.arg_dict[name].shape):
+                raise MXNetError(
+                    f"New shape of arg: {name} is larger than original: begin with the large one, or allow_up_sizing"
+                )
+        context = next(iter(self.arg_dict.values())).context
+        made = simple_bind(self.symbol, context, dict(self._requests), None, **shapes)
+        for part in ("arg_dict", "grad_dict", "aux_dict"):
+            ours, theirs = getattr(made, part), getattr(self, part)
+            ours.update({name: theirs[name] for name in ours if theirs[name].shape == ours[name].shape})
+        return made
 
     def copy_params_from(
         self,

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.api.hybrid import HybridFunction
+from weft.api.hybrid_options import DEFAULTS, HybridOptions
+from weft.guards.entry import MISSED
+from weft.mx.arrays.at_once import as_arrays, kind_key, kind_of, take_turn
+from weft.mx.arrays.custom import call_custom
+from weft.mx.arrays.invoke import invoke
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.arrays.tape import modes
+from weft.mx.base.context import current_context
 from weft.mx.operators.table import OperatorRule
+from weft.mx.symbols.held_weights import HeldWeights, are_worth_holding
 from weft.mx.symbols.symbol import Entry, Symbol
 
 Mode = namedtuple("Mode", ["train"])  # noqa: PYI024  # `_replace` is what rules are given
@@ -42,7 +53,8 @@ class _TracedBesideOthers(HybridFunction):
 class GraphFunction:
     """A symbol as a function of tensors: its outputs, and while training new values of its auxiliary states."""
 
-    def __init__(self, symbol: Symbol, inputs: Sequence[str]) -> None:
+    def __init__(self, symbol: Symbol, inputs: Sequence[str], weights: Sequence[int] = ()) -> None:
+        """`weights`: the places of inputs that are likely to stay the same from call to call."""
         places: dict[Entry, int] = {}
         nodes = symbol.nodes()
         by_name = {node.name: node for node in nodes if node.row is None}
@@ -62,6 +74,9 @@ class GraphFunction:
         changed = dict.fromkeys(place for step in self._steps for place in step.aux)
         self._aux = list(changed)
         self.random = any(step.rule.random for step in self._steps)
+        # What decides by elements runs as paths, however strict hybridized code is to be.
+        self._by_python = any(step.rule.by_python for step in self._steps)
+        self._options = HybridOptions(whole=False) if any(step.rule.decides for step in self._steps) else DEFAULTS
         self.rule = OperatorRule(
             self.compute if not self.random else self._compute_random,
             outputs=len(self._outputs),
@@ -69,25 +84,80 @@ class GraphFunction:
             modal=True,
             random=self.random,
             mixed=True,
+            by_program=True,
         )
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._weights = [place for place, each in enumerate(self._given) if each in set(weights)]
+        self._held: dict[Any, HeldWeights | None] = {}  # None where weights are too small
+        self._compiled: dict[Any, HybridFunction] = {}
+        self._rules: dict[str, OperatorRule] = {}
         self.compiles = True
 
-    def compute(self, p: Any, *tensors: Tensor) -> Any:
-        """Run the program of a graph that draws no random numbers."""
-        return self._compute_random(p, None, *tensors)
+    def call(self, name: str, inputs: Sequence[NDArray], device: str = "") -> list[NDArray]:
+        """The outputs: queued as one operator, or, where users' code stands in the graph, as many."""
+        if self._by_python:
+            return self._call_each(inputs)
+        return invoke(self.rule_on(device) if device else self.rule, name, PREDICT, inputs)
 
-    def _compute_random(self, p: Any, generator: torch.Generator | None, *tensors: Tensor) -> Any:
+    def _call_each(self, inputs: Sequence[NDArray]) -> list[NDArray]:
+        values = [inputs[place] for place in self._given]
+        context = values[0].context if values else current_context()
+        sized = self._sizes_at(values)[1]
+        for step in self._steps:
+            arguments = [values[place] for place in step.inputs]
+            if step.rule.by_python:
+                found = call_custom(*arguments, **step.node.texts)
+                values += found if isinstance(found, list) else [found]
+                continue
+            with context:
+                values += invoke(step.rule, step.node.name, sized.get(step, step.p[False]), arguments)[: step.count]
+        return [values[place] for place in self._outputs]
+
+    def rule_on(self, device: str) -> OperatorRule:
+        """The graph as an operator of one device, which has weights of its own."""
+        found = self._rules.get(device)
+        if found is None:
+            found = self._rules[device] = replace(self.rule, compute=partial(self.rule.compute, device=device))
+        return found
+
+    def compute(self, p: Any, *tensors: Tensor, device: str = "") -> Any:
+        """Run the program of a graph that draws no random numbers."""
+        return self._compute_random(p, None, *tensors, device=device)
+
+    def _compute_random(self, p: Any, generator: torch.Generator | None, *tensors: Tensor, device: str = "") -> Any:
         """Run the program; tensors without elements only go through the operators."""
         given = [tensors[place] for place in self._given]
         shapes, sized = self._sizes_at(given)
         if not self.compiles or not given or given[0].device.type == "meta":
             return self._run(p.train, generator, sized, given)
         key = p.train, generator, shapes
+        if self._weights and not p.train and self._options is DEFAULTS:
+            found = self._with_held_weights((*key, device), generator, sized, given)
+            if found is not None:
+                return found
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized))
+            compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized), self._options)
         return compiled(*given)
+
+    def _with_held_weights(
+        self, key: Any, generator: torch.Generator | None, sized: dict[_Step, Any], given: Sequence[Tensor]
+    ) -> Any:
+        if key not in self._held:
+            is_worth = are_worth_holding([given[place] for place in self._weights])
+            function = self._alone(False, generator, sized)
+            self._held[key] = HeldWeights(function, self._weights, len(given)) if is_worth else None
+        held = self._held[key]
+        return None if held is None else held.run(given)
+
+    @property
+    def program_of_predictions(self) -> HybridFunction | None:
+        """What has run the graph outside training; None if it has not, draws, or has arrays of sizes that vary."""
+        return None if self.random or self._unsized else self._compiled.get((False, None, ()))
+
+    @property
+    def places_read(self) -> Sequence[int]:
+        """The places of the inputs that the graph reads, which its program is given."""
+        return self._given
 
     @property
     def output_count(self) -> int:
@@ -104,7 +174,7 @@ class GraphFunction:
         given = [tensors[place] for place in self._given]
         return self._run(train, generator, self._sizes_at(given)[1], given)
 
-    def _sizes_at(self, given: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[_Step, Any]]:
+    def _sizes_at(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[_Step, Any]]:
         if not self._unsized:
             return (), {}
         shapes = tuple(tuple(tensor.shape) for tensor in given)
@@ -144,3 +214,53 @@ class GraphFunction:
             changed.update(zip(step.aux, results[step.count :], strict=False))
         outputs = [values[place] for place in self._outputs]
         return (*outputs, *[changed.get(place, values[place]) for place in self._aux]) if train else tuple(outputs)
+
+
+class ReadyCall:
+    """Runs a block at its call, if its program is cheap and the call is like those before: one native call.
+
+    It is the block's program with the arrays of its parameters on one device, for inputs of one size and type.
+    """
+
+    __slots__ = ("_arrays", "_at", "_context", "_kind", "_program", "_shape", "_type")
+
+    def __init__(self, program: Any, kind: Any, arrays: Sequence[NDArray], at: int) -> None:
+        given = arrays[at]
+        self._program, self._kind = program, kind
+        self._shape, self._type, self._context = given._shape, given._dtype, given._chunk.context
+        self._arrays, self._at = list(arrays), at  # the block's input is to be put in at that place
+
+    def run(self, x: NDArray) -> list[NDArray] | None:
+        """The outputs; None if the call is to go the longer way, which knows all calls."""
+        if modes.recording or modes.training or x.__class__ is not NDArray or x._begin >= 0:
+            return None
+        chunk = x._chunk
+        if chunk.context is not self._context or x._shape != self._shape or x._dtype is not self._type:
+            return None
+        inputs = self._arrays.copy()
+        inputs[self._at] = x
+        runner = take_turn(inputs)
+        if runner is None:
+            return None
+        try:
+            tensors: list[Any] = [array._chunk.tensor for array in inputs]
+            # The entry alone: what makes a program may wait for others, which nobody may who holds the turn.
+            results = self._program.entry(*tensors)
+            return None if results is MISSED else as_arrays(results, tensors, inputs, self._kind.types)
+        except Exception:  # noqa: BLE001  # it is queued, fails there, and is told to whoever waits
+            return None
+        finally:
+            runner.give_turn_back()
+
+
+def ready_call(function: GraphFunction, inputs: Sequence[NDArray], x: NDArray) -> ReadyCall | None:
+    """What runs calls like one that has just been queued; None if its program is not there, or not cheap."""
+    kind = kind_of(kind_key(function.rule_on(x.context.name), PREDICT, inputs))
+    program = function.program_of_predictions
+    if kind is None or not kind.cheap or program is None:
+        return None
+    read = [inputs[place] for place in function.places_read]
+    places = [place for place, array in enumerate(read) if array is x]
+    if len(places) != 1 or any(array._begin >= 0 or array.__class__ is not NDArray for array in read):
+        return None
+    return ReadyCall(program, kind, read, places[0])

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.mx.arrays.custom import custom_inputs, properties_of
 from weft.mx.arrays.frontend import PAIRS, Namespace, apply_pair, random_functions
 from weft.mx.base.element_types import type_name
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import OPERATORS
+from weft.mx.symbols.control_flow import FUNCTIONS
+from weft.mx.symbols.names import naming
 from weft.mx.symbols.symbol import FRONTEND, Group, Symbol, Variable, load, load_json, var
 
 __all__ = [
+    "Custom",
     "Group",
     "Symbol",
     "Variable",
@@ -20,12 +25,14 @@ __all__ = [
     "full",
     "image",
     "linalg",
+    "linspace",
     "load",
     "load_json",
     "ones",
     "op",
     "random",
     "sparse",
+    "split_v2",
     "var",
     "zeros",
 ]
@@ -33,10 +40,25 @@ __all__ = [
 fromjson = load_json
 random = Namespace("weft.mx.sym.random", FRONTEND, "_random_", random_functions(FRONTEND))
 linalg = Namespace("weft.mx.sym.linalg", FRONTEND, "_linalg_")
-contrib = Namespace("weft.mx.sym.contrib", FRONTEND, "_contrib_")
+contrib = Namespace("weft.mx.sym.contrib", FRONTEND, "_contrib_", FUNCTIONS)
 image = Namespace("weft.mx.sym.image", FRONTEND, "_image_")
 sparse = Namespace("weft.mx.sym.sparse", FRONTEND, "")
 op = _internal = Namespace("weft.mx.sym.op", FRONTEND, "_")
+
+
+def Custom(*inputs: Symbol, op_type: str, name: str | None = None, **given: Any) -> Symbol:
+    """The symbol of an operator that was registered; variables stand for inputs that are missing."""
+    options = {key: value for key, value in given.items() if not isinstance(value, Symbol) and key != "attr"}
+    properties = properties_of(op_type, options)
+    if properties.list_auxiliary_states():
+        raise MXNetError(f"custom operator {op_type} has states that move: in a graph, that is not in weft.mx")
+    symbols = custom_inputs(properties, inputs, given, Symbol)
+    label = naming.managers[-1].get(name, "custom")
+    symbols += [var(f"{label}_{each}") for each in properties.list_arguments()[len(symbols) :]]
+    found: Symbol = FRONTEND.function("Custom")(
+        *symbols, op_type=op_type, name=label, attr=given.get("attr"), **options
+    )
+    return found
 
 
 def zeros(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
@@ -64,6 +86,24 @@ def arange(
     options = {"infer_range": given.get("infer_range", False), "dtype": type_name(given.get("dtype"))}
     make = FRONTEND.function("_arange")
     found: Symbol = make(start=start, stop=stop, step=step, repeat=repeat, name=name, **options)
+    return found
+
+
+def linspace(
+    start: float, stop: float, num: int, endpoint: bool = True, name: str | None = None, **given: Any
+) -> Symbol:
+    """Numbers with equal distances."""
+    make, dtype = FRONTEND.function("_linspace"), type_name(given.get("dtype"))
+    found: Symbol = make(start=start, stop=stop, num=num, endpoint=endpoint, name=name, dtype=dtype)
+    return found
+
+
+def split_v2(ary: Symbol, indices_or_sections: Any, axis: int = 0, squeeze_axis: bool = False) -> Symbol:
+    """Cut an axis into equal parts, or at places."""
+    sections = indices_or_sections if isinstance(indices_or_sections, int) else 0
+    places = () if sections else (0, *indices_or_sections)
+    make = FRONTEND.function("_split_v2")
+    found: Symbol = make(ary, indices=places, axis=axis, squeeze_axis=squeeze_axis, sections=sections)
     return found
 
 

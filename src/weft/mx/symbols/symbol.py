@@ -25,6 +25,7 @@ from weft.mx.operators.table import Operator, Shape, operator
 from weft.mx.symbols.names import naming, scoped_attributes
 
 VERSION = 10901
+BODIES = "subgraphs"  # the parameter that has the bodies of loops and branches, which in files stand beside the others
 # Attributes that MXNet shows with and without underscores, whatever operator has them.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "profiler_scope")
 
@@ -317,10 +318,13 @@ class Symbol:
         described, rows = [], [0]
         for node in nodes:
             texts = {**node.texts, **{key: text for key, text in node.attributes.items() if key != TRACED_MARK}}
+            bodies = texts.pop(BODIES, None)
             entry: dict[str, Any] = {"op": "null" if node.row is None else node.row.name, "name": node.name}
             if texts:
                 entry["attrs"] = dict(sorted(texts.items()))
             entry["inputs"] = [[numbers[source], place, 1 if source in aux else 0] for source, place in node.inputs]
+            if bodies is not None:
+                entry["subgraphs"] = json.loads(bodies)
             described.append(entry)
             rows.append(rows[-1] + node.output_count() + node.hidden_count())
         graph = {
@@ -368,7 +372,7 @@ for _name, _alias in {"bool": "bool", "iadd": "+=", "isub": "-=", "imul": "*=", 
 
 
 def _shown(node: SymbolNode) -> dict[str, str]:
-    found = dict(node.texts)
+    found = {key: text for key, text in node.texts.items() if key != BODIES}
     for key, text in node.attributes.items():
         bare = key.strip("_")
         found[key] = text
@@ -535,7 +539,11 @@ def compose(
     """A symbol of an operator; a variable stands for each input that is missing."""
     attributes = given.get("__attr__")
     called = given.get("__called__")
-    texts = {key: str(value) for key, value in given.items() if key not in ("__attr__", "__called__")}
+    texts: dict[str, str] = {}
+    noted = dict(attributes or {})
+    for key, value in given.items():
+        if key not in ("__attr__", "__called__"):
+            (noted if key.startswith("__") and key.endswith("__") else texts)[key] = str(value)
     if row.variadic and row.counter in row.parameters and row.counter not in texts:
         texts[row.counter] = str(len(inputs))
     _ = row.values(texts)
@@ -544,7 +552,7 @@ def compose(
     for prefix in ("_contrib_", "_linalg_", "_image_"):
         hint = hint.removeprefix(prefix)
     node = SymbolNode(row, naming.managers[-1].get(name, hint), texts)
-    node.attributes = scoped_attributes(attributes)
+    node.attributes = scoped_attributes(noted)
     if row.variadic:
         node.inputs = [entry for symbol in inputs if symbol is not None for entry in symbol.entries]
     else:
@@ -593,11 +601,13 @@ def _read_graph(graph: Any) -> Symbol:
         texts: dict[str, str] = {}
         for key in ("param", "attr", "attrs"):  # up to 0.9, in 0.9 to 0.11, since then
             texts.update({name: str(value) for name, value in (described.get(key) or {}).items()})
+        if described.get("subgraphs"):
+            texts[BODIES] = json.dumps(described["subgraphs"])
         name, op = described["name"], described["op"]
         if not isinstance(name, str) or not isinstance(op, str):
             raise MXNetError(f"node {place} of a symbol has no name, or no operator")
         row = None if op == "null" else operator(op)
-        hidden = {key: value for key, value in texts.items() if row is None or key not in row.parameters}
+        hidden = {key: value for key, value in texts.items() if row is None or not row.takes(key)}
         node = SymbolNode(row, name, {key: value for key, value in texts.items() if key not in hidden})
         node.attributes = {(f"__{key}__" if key in HIDDEN else key): value for key, value in hidden.items()}
         for described_input in described["inputs"]:

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from weft.mx.arrays.array_file import load as load_arrays
 from weft.mx.arrays.nd import random
 from weft.mx.arrays.ndarray import NDArray
+from weft.mx.training.fused_weights import inputs_of, parts_of
 
 # What a parameter whose name ends so begins with, whatever the initializer: the method that fills it.
 BY_SUFFIX = {
@@ -69,6 +70,8 @@ class Initializer:
     def __call__(self, name: str, array: NDArray) -> None:
         """Fill the array of a parameter of this name."""
         noted = name.attrs.get("__init__") if isinstance(name, InitDesc) else None
+        if isinstance(name, InitDesc) and name.global_init is None:
+            name.global_init = self
         if noted:
             create(noted)._init_weight(name, array)
             return
@@ -235,6 +238,44 @@ class Orthogonal(Initializer):
         array[:] = (self.scale * found).reshape(array.shape)
 
 
+class FusedRNN(Initializer):
+    """Fills the one array of a recurrent operator gate by gate: by an initializer, or by the global one."""
+
+    def __init__(
+        self,
+        init: Any,
+        num_hidden: int,
+        num_layers: int,
+        mode: str,
+        bidirectional: bool = False,
+        forget_bias: float = 1.0,
+    ) -> None:
+        inner = create(init)
+        super().__init__(
+            init=None if inner is None else inner.dumps(),
+            num_hidden=num_hidden,
+            num_layers=num_layers,
+            mode=mode,
+            bidirectional=bidirectional,
+            forget_bias=forget_bias,
+        )
+        self._inner, self._forget_bias = inner, forget_bias
+        self._form = mode, num_layers, num_hidden
+        self._directions = "lr"[: 1 + bool(bidirectional)]
+
+    def _init_weight(self, name: str, array: NDArray) -> None:
+        inputs = inputs_of(array.size, *self._form, self._directions)
+        outer = getattr(name, "global_init", None)
+        for part, view in parts_of(array, *self._form, inputs, self._directions).items():
+            if part.endswith("_f_bias"):
+                view[:] = self._forget_bias
+                continue
+            inner = self._inner or outer
+            if inner is None:
+                raise ValueError("FusedRNN without an initializer of its own needs a global one")
+            inner(InitDesc(part, global_init=outer), view)
+
+
 class Load:
     """Takes what files have, and fills the rest by another initializer."""
 
@@ -284,7 +325,7 @@ class Mixed:
     _init_weight = __call__
 
 
-for _kind in (Constant, Zero, One, Uniform, Normal, Xavier, MSRAPrelu, Bilinear, LSTMBias, Orthogonal):
+for _kind in (Constant, Zero, One, Uniform, Normal, Xavier, MSRAPrelu, Bilinear, LSTMBias, Orthogonal, FusedRNN):
     register(_kind)
 NAMES.update({"zeros": Zero, "ones": One, "gaussian": Normal})
 

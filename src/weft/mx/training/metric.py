@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+import numpy  # noqa: ICN001  # `np` is MXNet's name of a function here
 
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.base.errors import MXNetError
@@ -36,7 +36,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _numbers(array: Any) -> Any:
-    return array.asnumpy() if isinstance(array, NDArray) else np.asarray(array)
+    return array.asnumpy() if isinstance(array, NDArray) else numpy.asarray(array)
 
 
 def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> Any:
@@ -186,8 +186,8 @@ class TopKAccuracy(EvalMetric):
         if pred.ndim > 2:
             raise AssertionError("Predictions should be no more than 2 dims")
         if pred.ndim == 1:
-            return int((np.argsort(pred.astype("float32")) == label).sum()), len(pred)
-        best = np.argpartition(pred.astype("float32"), -self.top_k)[:, -self.top_k :]
+            return int((numpy.argsort(pred.astype("float32")) == label).sum()), len(pred)
+        best = numpy.argpartition(pred.astype("float32"), -self.top_k)[:, -self.top_k :]
         return int((best == label.astype("int32").reshape(-1, 1)).sum()), len(pred)
 
 
@@ -201,16 +201,16 @@ class _Binary(EvalMetric):
     def reset(self) -> None:
         """Forget what was seen."""
         super().reset()
-        self._counts = np.zeros((2, 2))  # of labels (rows) and predictions (columns)
+        self._counts = numpy.zeros((2, 2))  # of labels (rows) and predictions (columns)
 
     def update(self, labels: Any, preds: Any) -> None:
         """See batches: waits for them."""
         labels, preds = check_label_shapes(_listed(labels), _listed(preds))
         for label, pred in zip(labels, preds, strict=True):
             wanted, found = _numbers(label).astype("int32").reshape(-1), _numbers(pred).argmax(axis=1).reshape(-1)
-            if len(np.unique(wanted)) > 2:
+            if len(numpy.unique(wanted)) > 2:
                 raise ValueError(f"{type(self).__name__} currently only supports binary classification.")
-            np.add.at(self._counts, (wanted, found), 1)
+            numpy.add.at(self._counts, (wanted, found), 1)
         if self.average == "macro":
             self._add(self._figure(), 1)
             self._counts[:] = 0
@@ -276,7 +276,7 @@ class MAE(_Difference):
     default = "mae"
 
     def _mean(self, difference: Any) -> Any:
-        return np.abs(difference).mean()
+        return numpy.abs(difference).mean()
 
 
 @register
@@ -296,7 +296,7 @@ class RMSE(_Difference):
     default = "rmse"
 
     def _mean(self, difference: Any) -> Any:
-        return np.sqrt((difference**2).mean())
+        return numpy.sqrt((difference**2).mean())
 
 
 class _Likelihood(EvalMetric):
@@ -310,8 +310,8 @@ class _Likelihood(EvalMetric):
         label = label.reshape(-1)
         if label.shape[0] != pred.shape[0]:
             raise AssertionError((label.shape[0], pred.shape[0]))
-        likely = pred[np.arange(label.shape[0]), label.astype("int64")]
-        return float(-np.log(likely + self.eps).sum()), label.shape[0]
+        likely = pred[numpy.arange(label.shape[0]), label.astype("int64")]
+        return float(-numpy.log(likely + self.eps).sum()), label.shape[0]
 
 
 @alias("ce")
@@ -348,13 +348,13 @@ class Perplexity(EvalMetric):
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         if label.size != pred.size / pred.shape[-1]:
             raise AssertionError(f"shape mismatch: {label.shape} vs. {pred.shape}")
-        places = np.expand_dims(label.astype("int64").reshape(pred.shape[:-1]), self.axis)
-        likely = np.take_along_axis(pred, places, self.axis).reshape(-1)
+        places = numpy.expand_dims(label.astype("int64").reshape(pred.shape[:-1]), self.axis)
+        likely = numpy.take_along_axis(pred, places, self.axis).reshape(-1)
         count = label.size
         if self.ignore_label is not None:
             ignored = label.reshape(-1) == self.ignore_label
-            likely, count = np.where(ignored, 1, likely), count - int(ignored.sum())
-        return float(-np.log(np.maximum(1e-10, likely)).sum()), count
+            likely, count = numpy.where(ignored, 1, likely), count - int(ignored.sum())
+        return float(-numpy.log(numpy.maximum(1e-10, likely)).sum()), count
 
     def _value(self) -> float:
         return math.exp(self.sum_metric / self.num_inst)
@@ -371,7 +371,7 @@ class PearsonCorrelation(EvalMetric):
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         check_label_shapes(label, pred, shape=True)
-        return float(np.corrcoef(pred.ravel(), label.ravel())[0, 1]), 1
+        return float(numpy.corrcoef(pred.ravel(), label.ravel())[0, 1]), 1
 
 
 @register
@@ -415,13 +415,6 @@ class CustomMetric(EvalMetric):
             self._add(*(found if isinstance(found, tuple) else (found, 1)))
 
 
-def np_metric(
-    numpy_feval: Callable[[Any, Any], Any], name: str | None = None, allow_extra_outputs: bool = False
-) -> Any:
-    """A metric of a function of NumPy arrays."""
-    return CustomMetric(numpy_feval, name or numpy_feval.__name__, allow_extra_outputs)
-
-
 def create(metric: Any, *args: Any, **given: Any) -> Any:
     """A metric by its name, of a function, or several as one."""
     if isinstance(metric, EvalMetric):
@@ -433,3 +426,8 @@ def create(metric: Any, *args: Any, **given: Any) -> Any:
             raise AssertionError(f"Cannot find metric {metric}. Known are: {', '.join(sorted(REGISTERED))}")
         return REGISTERED[metric.lower()](*args, **given)
     return CustomMetric(metric, *args, **given)
+
+
+def np(numpy_feval: Callable[[Any, Any], Any], name: str | None = None, allow_extra_outputs: bool = False) -> Any:
+    """A metric of a function of NumPy arrays."""
+    return CustomMetric(numpy_feval, name or numpy_feval.__name__, allow_extra_outputs)

@@ -39,6 +39,7 @@ class Optimizer:
         lr_scheduler: Callable[[int], float] | None = None,
         begin_num_update: int = 0,
         param_dict: dict[int, Any] | None = None,
+        sym: Any = None,
         **_given: Any,
     ) -> None:
         self.rescale_grad, self.wd, self.clip_gradient = rescale_grad, wd, clip_gradient
@@ -54,6 +55,40 @@ class Optimizer:
         self._counts: dict[Any, int] = {}
         self.idx2name = dict(param_idx2name or {})
         self.param_dict = param_dict or {}
+        self._notes = {} if sym is None else sym.attr_dict()  # of each variable
+        self.set_lr_mult({})
+        self.set_wd_mult({})
+
+    def _noted(self, key: str) -> dict[Any, float]:
+        return {name: float(notes[key]) for name, notes in self._notes.items() if key in notes}
+
+    def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
+        """Change the rates of single parameters, by their names or numbers."""
+        self.lr_mult = self._noted("__lr_mult__") | args_lr_mult
+
+    def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
+        """Change the decays of single parameters; of what has a name, only weights decay otherwise."""
+        still: dict[Any, float] = {name: 0.0 for name in self.idx2name.values() if not name.endswith("_weight")}
+        self.wd_mult = still | self._noted("__wd_mult__") | args_wd_mult
+
+    def _multiplier(self, index: Any, of_parameter: str, given: dict[Any, float]) -> float:
+        if index in self.param_dict:
+            found: float = getattr(self.param_dict[index], of_parameter)
+            return found
+        return given[index] if index in given else given.get(self.idx2name.get(index), 1.0)
+
+    def _get_lr(self, index: Any) -> float:
+        """The rate of a parameter."""
+        return self.learning_rate * self._multiplier(index, "lr_mult", self.lr_mult)
+
+    def _get_wd(self, index: Any) -> float:
+        """The decay of a parameter."""
+        return self.wd * self._multiplier(index, "wd_mult", self.wd_mult)
+
+    def _update_count(self, index: Any) -> None:
+        """Count one more update of a parameter."""
+        count = self._counts[index] = self._counts.get(index, 0) + 1
+        self.num_update = max(self.num_update, count)
 
     @property
     def learning_rate(self) -> float:
@@ -72,18 +107,21 @@ class Optimizer:
 
     def _given(self, index: int) -> dict[str, Any]:
         """What the update operators are told, after counting one more update."""
-        count = self._counts[index] = self._counts.get(index, 0) + 1
-        self.num_update = max(self.num_update, count)
-        parameter = self.param_dict.get(index)
-        lr, wd = self.learning_rate, self.wd
-        if parameter is not None:
-            lr, wd = lr * parameter.lr_mult, wd * parameter.wd_mult
-        found = {"lr": lr, "wd": wd, "rescale_grad": self.rescale_grad}
+        self._update_count(index)
+        found = {"lr": self._get_lr(index), "wd": self._get_wd(index), "rescale_grad": self.rescale_grad}
         return found if self.clip_gradient is None else {**found, "clip_gradient": self.clip_gradient}
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight."""
         raise NotImplementedError
+
+    def create_state_multi_precision(self, index: int, weight: NDArray) -> Any:
+        """What is kept for a weight between updates, whatever its type."""
+        return self.create_state(index, weight)
+
+    def update_multi_precision(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """Change one weight, whatever its type."""
+        self.update(index, weight, grad, state)
 
 
 def _apply(name: str, weight: NDArray, arrays: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -237,15 +275,17 @@ class FTML(_ByOperator):
         return {**given, "t": self._counts[index]}
 
 
+def _clipped(slope: NDArray, most: float | None) -> NDArray:
+    found: NDArray = slope if most is None else nd.clip(slope, -most, most)
+    return found
+
+
 class _ByHand(_ByOperator):
     """An optimizer that is several operators."""
 
     def _slope(self, given: dict[str, Any], weight: NDArray, grad: NDArray) -> NDArray:
         """The gradient, scaled, with the decay of the weight, clipped."""
-        found: NDArray = grad * given["rescale_grad"] + given["wd"] * weight
-        if self.clip_gradient is not None:
-            found = nd.clip(found, -self.clip_gradient, self.clip_gradient)
-        return found
+        return _clipped(grad * given["rescale_grad"] + given["wd"] * weight, self.clip_gradient)
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight."""
@@ -338,6 +378,70 @@ class LAMB(_ByHand):
         direction = call_operator(operator("lamb_update_phase1"), [weight, grad, *state], first)
         norms = weight.norm(), direction.norm()
         call_operator(operator("lamb_update_phase2"), [weight, direction, *norms], {"lr": rate, **bounds}, weight)
+
+
+@register
+class SGLD(Optimizer):
+    """Go down the gradient, and by chance: draws from a posterior distribution."""
+
+    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:  # noqa: ARG002
+        """Change one weight."""
+        given = self._given(index)
+        slope = _clipped(grad * self.rescale_grad, self.clip_gradient)
+        drawn = nd.random.normal(0, given["lr"] ** 0.5, weight.shape, weight.dtype, weight.context)
+        weight[:] = weight - given["lr"] / 2 * (slope + given["wd"] * weight) + drawn
+
+
+@register
+class DCASGD(Optimizer):
+    """Make up for the delay of a gradient by how far the weight has come since."""
+
+    def __init__(self, momentum: float = 0.0, lamda: float = 0.04, **given: Any) -> None:
+        super().__init__(**given)
+        self.momentum, self.lamda = momentum, lamda
+
+    def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
+        """The momentum, and the weight before."""
+        return _like(weight), weight.copy()
+
+    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """Change one weight."""
+        given, (moved, before) = self._given(index), state
+        slope = _clipped(grad * self.rescale_grad, self.clip_gradient)
+        slope = slope + given["wd"] * weight + self.lamda * slope * slope * (weight - before)
+        moved[:] = self.momentum * moved - given["lr"] * slope
+        before[:] = weight
+        weight += moved
+
+
+@register
+class LARS(SGD):
+    """SGD whose rates are by the norms of weights and gradients, but for biases and norms."""
+
+    options: ClassVar[dict[str, Any]] = {"momentum": 0.0, "eta": 0.001, "eps": 0.0, "momentum_correction": True}
+    eta: float
+    eps: float
+    momentum_correction: bool
+
+    def __init__(self, *places: Any, **given: Any) -> None:
+        super().__init__(*places, **given)
+        self._rates: tuple[float, float] | None = None  # the one before, and now
+
+    def _options(self, index: int) -> dict[str, Any]:  # noqa: ARG002
+        if not self.momentum:
+            return {}
+        before, now = self._rates or (1.0, 1.0)
+        return {"momentum": self.momentum * (now / before if self.momentum_correction and before else 1)}
+
+    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """Change one weight."""
+        given, now = self._given(index), self.learning_rate
+        self._rates = (self._rates[1] if self._rates else now), now
+        if not self.idx2name.get(index, str(index)).endswith(("gamma", "beta", "bias")):
+            norm, slope = (float(each.norm().asscalar()) for each in (weight, grad))
+            if norm > 0 and slope > 0:
+                given["lr"] *= self.eta * norm / (slope * self.rescale_grad + given["wd"] * norm + self.eps)
+        _apply(self.operator, weight, (grad, *(() if state is None else (state,))), {**given, **self._options(index)})
 
 
 def create(name: str | Optimizer, **given: Any) -> Optimizer:

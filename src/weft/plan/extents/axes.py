@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, View
 from weft.plan.kernels.gemm import EpilogueOperand, GemmKernel, Matrix, PackedMatrix, packed_size
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool import INDEX_BYTES, PoolKernel
 from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.winograd import WinogradKernel
 
 Axes = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 """The counts of a kernel's dimensions, and how many bytes each argument steps for them; None of one read anywhere."""
@@ -63,25 +67,29 @@ def _matrices(
 
 def axes_of(kernel: Kernel) -> Axes | None:
     """Give a kernel's dimensions, as far as arguments step along them evenly; None of a kind that is not known."""
-    if isinstance(kernel, LoopKernel):
-        views = [*kernel.outputs, *kernel.inputs]
-        return kernel.sizes, (*map(_steps, views), *(None for _ in kernel.tables))
-    if isinstance(kernel, RowKernel):
-        expression = kernel.expression
-        views = [*expression.outputs, *expression.inputs]
-        return (*expression.rows, *expression.columns), tuple(map(_steps, views))
-    if isinstance(kernel, PackKernel):
-        sides = ((*kernel.packed_batch, 0, 0), (*kernel.source.batch, kernel.source.row, kernel.source.column))
-        items, others = (kernel.element, kernel.read), () if kernel.scale_batch is None else (None,)
-        steps = (tuple(step * DTYPE_BYTES[item] for step in row) for row, item in zip(sides, items, strict=True))
-        return (*kernel.batch, kernel.inner, kernel.columns), (*steps, *others)
-    if isinstance(kernel, GemmKernel):
-        return _axes_of_product(kernel)
-    if isinstance(kernel, AttentionKernel):
-        return _axes_of_attention(kernel)
-    if isinstance(kernel, (ConvKernel, PoolKernel)):
-        return _axes_of_images(kernel)
-    return None
+    of_kind = AXES.get(type(kernel))
+    return None if of_kind is None else of_kind(kernel)
+
+
+def _axes_of_loop(kernel: LoopKernel) -> Axes:
+    return kernel.sizes, (*map(_steps, (*kernel.outputs, *kernel.inputs)), *(None for _ in kernel.tables))
+
+
+def _axes_of_rows(kernel: RowKernel) -> Axes:
+    expression = kernel.expression
+    return (*expression.rows, *expression.columns), tuple(map(_steps, (*expression.outputs, *expression.inputs)))
+
+
+def _axes_of_packing(kernel: PackKernel) -> Axes:
+    sides = ((*kernel.packed_batch, 0, 0), (*kernel.source.batch, kernel.source.row, kernel.source.column))
+    items, others = (kernel.element, kernel.read), () if kernel.scale_batch is None else (None,)
+    steps = (tuple(step * DTYPE_BYTES[item] for step in row) for row, item in zip(sides, items, strict=True))
+    return (*kernel.batch, kernel.inner, kernel.columns), (*steps, *others)
+
+
+def _axes_of_scatter(kernel: ScatterKernel) -> Axes:
+    scatter = kernel.expression
+    return scatter.sizes, (None, *map(_steps, scatter.inputs), *(None for _ in scatter.tables))
 
 
 def row_axis(kernel: Kernel) -> int | None:
@@ -146,11 +154,57 @@ def _axes_of_attention(kernel: AttentionKernel) -> Axes:
     )
 
 
-def _axes_of_images(kernel: ConvKernel | PoolKernel) -> Axes:
-    item = DTYPE_BYTES[kernel.element]
-    out, given = (kernel.output.image * item,), (kernel.input.image * item,)
+def _axes_of_gradients(kernel: AttentionGradientKernel) -> Axes:
+    sizes, operands, item = kernel.sizes, kernel.operands, DTYPE_BYTES[kernel.sizes.element]
+
+    def by_rows(matrix: Matrix) -> tuple[int, ...]:
+        return tuple(step * item for step in (*matrix.batch, matrix.row, 0))
+
+    def by_keys(matrix: Matrix | PackedMatrix, *, across: bool = False) -> tuple[int, ...]:
+        step = 0
+        if isinstance(matrix, Matrix):
+            step = matrix.column if across else matrix.row
+        return tuple(one * item for one in (*matrix.batch, 0, step))
+
+    return (*sizes.batch, sizes.rows, sizes.keys), (
+        by_rows(operands.for_query),
+        by_keys(operands.for_key),
+        by_keys(operands.for_value),
+        by_rows(operands.query),
+        by_keys(operands.keys_across, across=True),
+        by_rows(operands.gradient),
+        by_keys(operands.values_across, across=True),
+        by_keys(operands.key),
+        *map(_steps, kernel.inputs),
+    )
+
+
+def _axes_of_images(kernel: ConvKernel | PoolKernel | WinogradKernel) -> Axes:
+    counts = (kernel.images, *kernel.out_size)
+    given = (kernel.input.image * DTYPE_BYTES[kernel.element], 0, 0)  # rows and columns of the input are windows'
+    limits = (None,) * sum(kernel.limited)
+
+    def steps(item: int) -> tuple[int, ...]:
+        return tuple(step * item for step in (kernel.output.image, kernel.output.row, kernel.output.column))
+
     if isinstance(kernel, PoolKernel):
-        return (kernel.images,), (out, *((None,) if kernel.indices else ()), given)
-    stored = (kernel.output.image * kernel.epilogue.stored_bytes(kernel.element),)
-    pixels = prod(kernel.out_size) * item
-    return (kernel.images,), (stored, given, None, *((one.row * pixels,) for one in kernel.epilogue.inputs))
+        out = steps(DTYPE_BYTES[kernel.element])
+        return counts, (out, *((steps(INDEX_BYTES),) if kernel.indices else ()), given, *limits)
+    epilogue, pixels = kernel.epilogue, (prod(kernel.out_size), kernel.out_size[1], 1)
+    operands = zip(epilogue.inputs, epilogue.dtypes(kernel.element), strict=True)
+    others = (tuple(one.row * count * DTYPE_BYTES[dtype] for count in pixels) for one, dtype in operands)
+    return counts, (steps(epilogue.stored_bytes(kernel.element)), given, None, *others, *limits)
+
+
+AXES: Mapping[type[Kernel], Callable[[Any], Axes]] = {
+    LoopKernel: _axes_of_loop,
+    RowKernel: _axes_of_rows,
+    PackKernel: _axes_of_packing,
+    GemmKernel: _axes_of_product,
+    AttentionKernel: _axes_of_attention,
+    AttentionGradientKernel: _axes_of_gradients,
+    ScatterKernel: _axes_of_scatter,
+    ConvKernel: _axes_of_images,
+    PoolKernel: _axes_of_images,
+    WinogradKernel: _axes_of_images,
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,13 +18,29 @@ from weft.plan.extents.hidden import Hidden
 from weft.plan.extents.parts import Part, Parts
 from weft.plan.form.plan import KernelCall, LoopEnd
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.winograd import WinogradKernel
 
-ENDED = (LoopKernel, RowKernel, GemmKernel, PackKernel, AttentionKernel)
+ENDED = (
+    LoopKernel,
+    RowKernel,
+    GemmKernel,
+    PackKernel,
+    AttentionKernel,
+    AttentionGradientKernel,
+    ScatterKernel,
+    ConvKernel,
+    PoolKernel,
+    WinogradKernel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +64,26 @@ class End:
 Ends = dict[int, End]
 Nothing = set[
     tuple[int, int, Polynomial]
-]  # of a buffer: beyond a size along rows of so many, so many bytes apart, is 0
+]  # of a buffer: beyond a size along rows of so many, so many bytes apart, is 0, or another number
+JOINED = {"add": "sum", "mul": "prod", "minimum": "min", "maximum": "max"}  # reductions, by how elements are joined
+NOWHERE: Mapping[int, Nothing] = MappingProxyType({})
 
 
 class CallEnds:
     """Finds where loops of one call end."""
 
-    def __init__(self, call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothing]) -> None:
+    def __init__(
+        self,
+        call: KernelCall,
+        hidden: Hidden,
+        nothing: Mapping[int, Nothing],
+        infinite: Mapping[int, Nothing] = NOWHERE,
+    ) -> None:
+        """`nothing` tells beyond which sizes buffers are 0, `infinite` beyond which they are infinite."""
         self.call = call
         self.hidden = hidden
         self.nothing = nothing
+        self.infinite = infinite
         self.axes = axes_of(call.kernel)
         whole = boxes_of(call.kernel, 0, call.kernel.tile_count) if call.kernel.tile_count else ()
         self._begins = [
@@ -102,6 +129,9 @@ class CallEnds:
                 here = {key: max(more, found[key]) for key, more in here.items() if key in found}
             found = here
         chosen = [End(size, times, more) for (size, times), more in (found or {}).items()]
+        if isinstance(kernel, AttentionGradientKernel) and axis >= len(kernel.sizes.batch):
+            added = self._summed(kernel, axis)  # to the gradients of others
+            return [one for one in chosen if one.more == 0 and (one.size, one.times) in added]
         if not isinstance(kernel, RowKernel) or axis < len(kernel.expression.rows):
             return chosen
         sums = self.hidden.reduced()
@@ -118,9 +148,12 @@ class CallEnds:
             return found
         for (stride, count, size), part in parts.items():
             times, rest = divmod(stride, own[axis])
-            if rest or not 0 < times < counts[axis] <= times * count or not follows(counts, own, axis, begin, stride):
+            if rest or not 0 < times < counts[axis] <= times * count:
                 continue
-            least = part.least[: -(-counts[axis] // times)]
+            first = 0 if follows(counts, own, axis, begin, stride) else _inside(counts, own, axis, begin, count)
+            if first is None or (first and times > 1) or first + counts[axis] > times * count:
+                continue
+            least = part.least[first : first + -(-counts[axis] // times)]
             more = int((np.arange(len(least)) - least).max(initial=0))
             found[size, times] = more
         return found
@@ -134,22 +167,49 @@ class CallEnds:
             scores = {size for place, size in self.hidden.hidden_scores() if place == axis}
             values = self._nothing_read(len(self.call.writes) + 2, axis)
             return [(size, times) for size, times in values if times == 1 and size in scores]
+        if isinstance(kernel, AttentionGradientKernel):
+            return [(size, times) for size, times in self._without_share(kernel, axis) if times == 1]
+        if isinstance(kernel, ScatterKernel):
+            return sorted(self._scattered(kernel, axis), key=lambda one: one[1])
         if not isinstance(kernel, GemmKernel) or axis != len(kernel.batch) + 2:
             return []
         first, second = (self._nothing_read(len(self.call.writes) + number, axis) for number in (0, 1))
         return sorted(first & second, key=lambda one: one[1])
 
-    def _nothing_read(self, number: int, axis: int) -> set[tuple[Polynomial, int]]:
+    def _without_share(self, kernel: AttentionGradientKernel, axis: int) -> set[tuple[Polynomial, int]]:
+        """The sizes beyond which queries have a share in nothing, or nobody has one in keys."""
+        writes, scores = len(self.call.writes), self.hidden.shared_scores()
+        if scores is None:
+            return set()
+        if axis == len(kernel.sizes.batch):
+            infinite = self._nothing_read(writes + 3 + scores.logarithm, axis, self.infinite)
+            return self._nothing_read(writes, axis) & self._nothing_read(writes + 2, axis) & infinite
+        hidden = {(size, 1) for place, size in scores.hidden if place == axis}
+        return self._nothing_read(writes + 4, axis) & hidden
+
+    def _scattered(self, kernel: ScatterKernel, axis: int) -> set[tuple[Polynomial, int]]:
+        """The sizes beyond which what is scattered changes nothing."""
+        scatter = kernel.expression
+        if axis == len(scatter.sizes) - 1 or scatter.join not in JOINED:
+            return set()
+        found = {(size, 1) for place, size in self.hidden.scattered(JOINED[scatter.join]) if place == axis}
+        if scatter.join == "add" and scatter.value < len(scatter.inputs):
+            found |= self._nothing_read(len(self.call.writes) + scatter.value, axis)
+        return found
+
+    def _nothing_read(
+        self, number: int, axis: int, known: Mapping[int, Nothing] | None = None
+    ) -> set[tuple[Polynomial, int]]:
         """The sizes beyond which an argument is 0 along a dimension, and how many places each position of them is."""
         counts, steps = self.axes or ((), ())
         own, begin = steps[number], self._begins[number]
-        known = self.nothing.get(self.call.arguments[number].buffer, set())
+        those = (self.nothing if known is None else known).get(self.call.arguments[number].buffer, set())
         if own is None or (
             isinstance(self.call.kernel, AttentionKernel) and not own[axis]
         ):  # packed: known by the dimension of the sum, whose places are steps
-            return {(size, times) for times, count, size in known if counts[axis] <= times * count}
+            return {(size, times) for times, count, size in those if counts[axis] <= times * count}
         found = set()
-        for stride, count, size in known:
+        for stride, count, size in those:
             times, rest = divmod(stride, own[axis]) if own[axis] > 0 else (0, 0)
             fits = not rest and 0 < times < counts[axis] <= times * count
             if fits and begin is not None and follows(counts, own, axis, begin, stride):
@@ -172,6 +232,11 @@ class CallEnds:
     def packed(self, ends: Ends) -> dict[int, Ends]:
         """Where the panels of packed operands are read to, by buffer: of the sum (0) and of the columns (1)."""
         kernel = self.call.kernel
+        if isinstance(kernel, AttentionGradientKernel):
+            keys, operands = ends.get(len(kernel.sizes.batch) + 1), kernel.operands
+            across = ((1, operands.keys_across), (3, operands.values_across))
+            places = [(self.call.reads[at].buffer, 1) for at, one in across if isinstance(one, PackedMatrix)]
+            return {buffer: {} if keys is None else {side: keys} for buffer, side in places}
         if isinstance(kernel, AttentionKernel):
             keys = ends.get(len(kernel.sizes.batch) + 1)
             rows = ((1, 1, kernel.key), (2, 0, kernel.value))
@@ -185,8 +250,6 @@ class CallEnds:
 
 def _can_end(kernel: Kernel, axis: int) -> bool:
     """Whether there is code for a loop that ends along a dimension."""
-    if isinstance(kernel, LoopKernel):
-        return not kernel.schedule.transposed or axis >= len(kernel.sizes) - 2
     if isinstance(kernel, RowKernel):
         kept, last = len(kernel.expression.rows), len(kernel.expression.columns) - 1
         return axis < kept or axis - kept in (0, last)
@@ -194,12 +257,16 @@ def _can_end(kernel: Kernel, axis: int) -> bool:
         batch, schedule = len(kernel.batch), kernel.schedule
         plain = schedule.group == 1 and not schedule.along_sum
         return axis <= batch or (axis == batch + 2 and plain)
-    if isinstance(kernel, AttentionKernel):
+    if isinstance(kernel, (LoopKernel, AttentionKernel, AttentionGradientKernel)):
         return True
+    if isinstance(kernel, ScatterKernel):
+        return axis < len(kernel.expression.sizes) - 1
     if isinstance(kernel, PackKernel):
         plain = kernel.group == 1 and not kernel.outer and kernel.scale_batch is None
         return axis < len(kernel.batch) or plain
-    return False
+    if isinstance(kernel, ConvKernel):
+        return kernel.way != "dot"
+    return isinstance(kernel, PoolKernel | WinogradKernel)
 
 
 def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, stride: int) -> bool:
@@ -221,8 +288,23 @@ def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, 
     return inner < step
 
 
-def nothing_beyond(call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothing]) -> dict[int, Nothing]:
-    """Find of what a call writes beyond which sizes it is 0: of packed operands along the sum, in steps of it."""
+def _inside(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, count: int) -> int | None:
+    """The first of so many positions, in a border, that places along a dimension are; None if they are not."""
+    step = steps[axis]
+    inner, others = begin % step, [(steps[place], counts[place]) for place in range(len(counts)) if place != axis]
+    if any(other < 0 or (step <= other and times > 1 and other % (step * count)) for other, times in others):
+        return None
+    inner += sum(other * (times - 1) for other, times in others if other < step)
+    return begin // step % count if inner < step else None
+
+
+def nothing_beyond(
+    call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothing], kind: str = "sum"
+) -> dict[int, Nothing]:
+    """Find of what a call writes beyond which sizes it is 0: of packed operands along the sum, in steps of it.
+
+    Of another `kind` of reduction than a sum, beyond which it is what that is not changed by.
+    """
     kernel, axes = call.kernel, axes_of(call.kernel)
     found: dict[int, Nothing] = {}
     if axes is None or not kernel.tile_count:
@@ -241,7 +323,7 @@ def nothing_beyond(call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothi
         own, begin = steps[number], ends._begins[number]
         if own is None or begin is None:
             continue
-        zeros = {(axis, size, 1) for axis, size in hidden.zeros(number)}
+        zeros = {(axis, size, 1) for axis, size in hidden.filled(number, kind)}
         source = kernel.results[number]
         if source < len(kernel.inputs):  # a copy
             argument = len(call.writes) + source

@@ -7,13 +7,18 @@ from dataclasses import replace
 from math import prod
 
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.blocks import cut
+from weft.plan.kernels.conv import ConvKernel, conv_with_ends
 from weft.plan.kernels.expression import DTYPE_BYTES, with_strides
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import TILE_ELEMENTS, LoopKernel
 from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.winograd import WinogradKernel, winograd_with_ends
 
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
 SHARES, ATTENTION_ROWS = 16, 32  # tiles of a loop, and rows of one of an attention, that lanes share at small sizes too
@@ -42,7 +47,11 @@ def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
         rows_end = len(kernel.batch) in dimensions
         found = _finer_product(kernel, 0, kernel.schedule.block_rows) if rows_end else kernel
         return replace(found, ends=dimensions)
-    assert isinstance(kernel, PackKernel)
+    if isinstance(kernel, ConvKernel):
+        return conv_with_ends(kernel, dimensions)
+    if isinstance(kernel, WinogradKernel):
+        return winograd_with_ends(kernel, dimensions)
+    assert isinstance(kernel, PackKernel | PoolKernel | AttentionGradientKernel | ScatterKernel)
     return replace(kernel, ends=dimensions)
 
 
@@ -65,6 +74,8 @@ def _split_at(kernel: Kernel, axis: int, line: int) -> Kernel:
         return _loop_in_lines(kernel, axis, line)
     if isinstance(kernel, RowKernel) and axis < len(kernel.outer_rows):
         return _rows_in_lines(kernel, axis, line)
+    if isinstance(kernel, ScatterKernel) and axis < len(kernel.expression.sizes) - 1:
+        return _scatter_in_lines(kernel, axis, line)
     if isinstance(kernel, GemmKernel) and axis == len(kernel.batch) == 0:
         return _product_in_lines(kernel, line)
     return kernel
@@ -110,6 +121,20 @@ def _rows_in_lines(kernel: RowKernel, axis: int, line: int) -> RowKernel:
         outputs=tuple(replace(view, strides=split(view.strides)) for view in before.outputs),
         inputs=tuple(replace(view, strides=split(view.strides)) for view in before.inputs),
         stages=stages,
+    )
+    return replace(kernel, expression=expression)
+
+
+def _scatter_in_lines(kernel: ScatterKernel, axis: int, line: int) -> ScatterKernel:
+    def split(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return _split(strides, axis, strides[axis] * line, strides[axis])
+
+    before = kernel.expression
+    expression = replace(
+        before,
+        sizes=_split(before.sizes, axis, before.sizes[axis] // line, line),
+        inputs=tuple(replace(view, strides=split(view.strides)) for view in before.inputs),
+        body=tuple(with_strides(one, split) for one in before.body),
     )
     return replace(kernel, expression=expression)
 

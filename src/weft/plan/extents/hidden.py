@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -12,10 +14,12 @@ from weft.plan.extents.axes import Axes, axes_of
 from weft.plan.extents.parts import Part
 from weft.plan.form.plan import KernelCall, Location
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.reduce import RowKernel, RowPass
+from weft.plan.kernels.scatter import ScatterKernel
 
 
 def _lowest(dtype: str) -> float:
@@ -45,10 +49,22 @@ NEUTRAL: Mapping[str, Callable[[str], float]] = {
 """What each kind of reduction is not changed by, of a dtype; 0 is -0 too."""
 
 
+Ramps = Mapping[int, tuple[int, int]]
+"""Buffers that hold 0, 1, 2 and so on: how often each number comes in a row, and how many there are; then again 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScores:
+    """The axes and sizes beyond which the scores of an attention's gradient are -inf, and which input is subtracted."""
+
+    hidden: set[tuple[int, Polynomial]]
+    logarithm: int
+
+
 class Hidden:
     """Finds what `select` hides of a kernel's inputs, at positions beyond a size."""
 
-    def __init__(self, call: KernelCall, sizes: Mapping[int, Polynomial], ramps: frozenset[int]) -> None:
+    def __init__(self, call: KernelCall, sizes: Mapping[int, Polynomial], ramps: Ramps) -> None:
         self.call = call
         self.sizes = sizes
         self.ramps = ramps
@@ -64,6 +80,9 @@ class Hidden:
             hidden = self._of_body(kernel.inputs, kernel.body, first, kernel.results)
         elif isinstance(kernel, RowKernel):
             hidden = self._of_rows(kernel)
+        elif isinstance(kernel, ScatterKernel):
+            scatter = kernel.expression
+            hidden = self._of_body(scatter.inputs, scatter.body, len(scatter.inputs), (scatter.place, scatter.value))
         else:
             return {}
         return {number: self._parts(number, some, axes) for number, some in hidden.items() if some}
@@ -101,11 +120,31 @@ class Hidden:
             return one | other
         return self._filled(inputs, body, first, (value, NEUTRAL["max"]))
 
-    def zeros(self, output: int) -> set[tuple[int, Polynomial]]:
-        """The axes and sizes beyond which a result of a loop is 0."""
+    def shared_scores(self) -> SharedScores | None:
+        """What is known of the scores of an attention's gradient, of which a share is exp(score - logarithm)."""
+        kernel = self.call.kernel
+        assert isinstance(kernel, AttentionGradientKernel)
+        inputs = (*[View(kernel.sizes.element, ())] * 2, *kernel.inputs)  # of the score and the pull, then its own
+        first, body = len(inputs), kernel.body
+        share = body[kernel.share - first]
+        less = share.operands[0] - first if share.op == "exp" else -1
+        if less < 0 or body[less].op != "sub" or not 1 < body[less].operands[1] < first:
+            return None
+        score, logarithm = body[less].operands
+        return SharedScores(self._added(inputs, body, first, score), logarithm)
+
+    def filled(self, output: int, kind: str) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes beyond which a result of a loop is what a kind of reduction is not changed by."""
         kernel = self.call.kernel
         assert isinstance(kernel, LoopKernel)
-        return self._filled(kernel.inputs, kernel.body, len(kernel.inputs), (kernel.results[output], NEUTRAL["sum"]))
+        return self._filled(kernel.inputs, kernel.body, len(kernel.inputs), (kernel.results[output], NEUTRAL[kind]))
+
+    def scattered(self, kind: str) -> set[tuple[int, Polynomial]]:
+        """The same of what a kernel scatters."""
+        kernel = self.call.kernel
+        assert isinstance(kernel, ScatterKernel)
+        scatter = kernel.expression
+        return self._filled(scatter.inputs, scatter.body, len(scatter.inputs), (scatter.value, NEUTRAL[kind]))
 
     def _filled(
         self,
@@ -165,8 +204,9 @@ class Hidden:
                 use(kept, own | self._within(inputs, body, first, condition))
                 use(other, own)
             else:
+                # What hides an element does not hide its place: memory is read there, and must be some.
                 for operand in line.operands:
-                    use(operand, own)
+                    use(operand, set() if line.op == "take" else own)
         return {number: some for number, some in needs.items() if number < len(inputs)}
 
     def _within(
@@ -187,18 +227,21 @@ class Hidden:
 
     def _ramp(self, inputs: Sequence[View], body: Sequence[Instruction], first: int, value: int) -> int | None:
         """The axis along which a value is the position."""
+        times, period = 1, None
         if value < len(inputs):
             place = self._place(value)
             is_ramp = place.buffer in self.ramps and place.offset == 0 and inputs[value].offset == 0
             strides: Sequence[int] | None = inputs[value].strides if is_ramp else None
+            if is_ramp:
+                times, period = self.ramps[place.buffer]
         elif value >= first and body[value - first].op == "iota" and body[value - first].attributes[-1] == 0:
             strides = strides_of(body[value - first])
         else:
             strides = None
         axes = axes_of(self.call.kernel)
         counts = axes[0] if axes is not None else ()
-        moving = [axis for axis, step in enumerate(strides or ()) if step and counts[axis] > 1]
-        return moving[0] if strides is not None and len(moving) == 1 and strides[moving[0]] == 1 else None
+        moving = {axis: step for axis, step in enumerate(strides or ()) if step and counts[axis] > 1}
+        return _counting(moving, counts, times, period)
 
     def _size(self, inputs: Sequence[View], value: int) -> Polynomial | None:
         if value >= len(inputs) or any(inputs[value].strides):
@@ -208,6 +251,8 @@ class Hidden:
     def _place(self, number: int) -> Location:
         if isinstance(self.call.kernel, AttentionKernel):
             return self.call.reads[number + 2]  # the score, which is no argument, is before the body's inputs
+        if isinstance(self.call.kernel, AttentionGradientKernel):
+            return self.call.reads[number + 3]  # as are the score and the pull
         return self.call.reads[number]
 
     def _parts(self, number: int, some: set[tuple[int, Polynomial]], axes: Axes) -> list[Part]:
@@ -230,6 +275,34 @@ class Hidden:
         return found
 
 
+def _counting(moving: Mapping[int, int], counts: Sequence[int], times: int, period: int | None) -> int | None:
+    """The axis along which a ramp that steps so far along axes counts positions, whatever those along others are."""
+    for axis, step in moving.items():
+        others = [(more, counts[other]) for other, more in moving.items() if other != axis]
+        inner = sum(more * (count - 1) for more, count in others if 0 < more < times)
+        outer = [more for more, _ in others if not 0 < more < times]  # by which it starts again
+        starts_again = not outer or (
+            period is not None and all(more > 0 and not more % (times * period) for more in outer)
+        )
+        if step == times and inner < times and starts_again and (period is None or counts[axis] <= period):
+            return axis
+    return None
+
+
+def lines_of_ramps(call: KernelCall, ramps: Ramps) -> list[tuple[int, int]]:
+    """The dimensions of a kernel along which a ramp that it reads starts again, or stays, each with how long."""
+    axes = axes_of(call.kernel)
+    found = set()
+    for view, place in zip(_inputs_of(call.kernel), call.reads, strict=False) if axes is not None else ():
+        if place.buffer in ramps and place.offset == 0 and view.offset == 0:
+            times, period = ramps[place.buffer]
+            for (axis, step), line in product(enumerate(view.strides), (times, times * period)):
+                count = axes[0][axis] if axes is not None else 0
+                if step > 0 and line % step == 0 and 1 < line // step < count and count % (line // step) == 0:
+                    found.add((axis, line // step))
+    return sorted(found)
+
+
 def unused(kernel: Kernel) -> frozenset[int]:
     """The reads that a kernel has in its list alone: what joins chunks of a sum has the inputs of the chunks there."""
     if not isinstance(kernel, RowKernel):
@@ -243,5 +316,7 @@ def unused(kernel: Kernel) -> frozenset[int]:
 
 def _inputs_of(kernel: Kernel) -> tuple[View, ...]:
     if isinstance(kernel, RowKernel):
+        return kernel.expression.inputs
+    if isinstance(kernel, ScatterKernel):
         return kernel.expression.inputs
     return kernel.inputs if isinstance(kernel, LoopKernel) else ()

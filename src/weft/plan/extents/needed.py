@@ -21,9 +21,10 @@ from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
 from weft.plan.extents.ends import CallEnds, Ends, Nothing, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
-from weft.plan.extents.hidden import Hidden, unused
+from weft.plan.extents.hidden import Hidden, Ramps, lines_of_ramps, unused
 from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
 from weft.plan.extents.tight import tight_buffers
+from weft.plan.extents.windows import parts_seen
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
 from weft.plan.kernels.gemm import GemmKernel
 
@@ -37,13 +38,13 @@ class VaryingBuffers:
     """What varies of the buffers of a plan, by their numbers.
 
     `sizes` hold a size as an i32, `wanted` says what counts of outputs that are results alone, `given` what there is of
-    inputs; `ramps` have the numbers 0, 1, 2 and so on.
+    inputs; `ramps` have the numbers 0, 1, 2 and so on, each as often as they say.
     """
 
     sizes: Mapping[int, Polynomial]
     wanted: Mapping[int, Parts]
     given: Mapping[int, Parts]
-    ramps: frozenset[int]
+    ramps: Ramps
 
 
 def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> Plan:
@@ -58,9 +59,9 @@ class _Needs:
     """Goes through calls from the last to the first, and collects what is needed of each buffer."""
 
     def __init__(self, plan: Plan, varying: VaryingBuffers) -> None:
-        self.plan = plan
         self.sizes = sizes = varying.sizes
         self.ramps = varying.ramps
+        self.plan = plan = replace(plan, calls=tuple(map(self._in_lines, plan.calls)))
         # Of all kernels alike, and a power of two as most lines are: where tiles of one end inside of another's, ever
         # more rows are needed from call to call.
         heights = [
@@ -74,14 +75,19 @@ class _Needs:
             number: dict(varying.wanted.get(number, {})) for number, _ in plan.of_kind("output")
         }
         self.packed: dict[int, Ends] = {}  # where panels of packed operands are read to
-        self.nothing = self._nothing()
+        self.nothing, self.infinite = self._beyond("sum"), self._beyond("min")
 
-    def _nothing(self) -> dict[int, Nothing]:
-        """Beyond which sizes buffers are 0, of those that one call writes."""
+    def _in_lines(self, call: KernelCall) -> KernelCall:
+        """The call with dimensions that are several for the masks it reads as these."""
+        lines = lines_of_ramps(call, self.ramps)
+        return replace(call, kernel=in_lines(call.kernel, lines)) if lines else call
+
+    def _beyond(self, kind: str) -> dict[int, Nothing]:
+        """Beyond which sizes buffers are what a kind of reduction is not changed by, of those that one call writes."""
         found: dict[int, Nothing] = {}
         writers = Counter(place.buffer for call in self.plan.calls for place in call.writes)
         for call in self.plan.calls:
-            here = nothing_beyond(call, Hidden(call, self.sizes, self.ramps), found)
+            here = nothing_beyond(call, Hidden(call, self.sizes, self.ramps), found, kind)
             found |= {buffer: some for buffer, some in here.items() if writers[buffer] == 1}
         return found
 
@@ -111,7 +117,8 @@ class _Needs:
 
     def _ended(self, call: KernelCall, written: Mapping[int, Parts]) -> tuple[KernelCall, Ends]:
         """The call with loops that end where nothing more is needed."""
-        found = CallEnds(call, Hidden(call, self.sizes, self.ramps), self.nothing).found(written, self.packed)
+        hidden = Hidden(call, self.sizes, self.ramps)
+        found = CallEnds(call, hidden, self.nothing, self.infinite).found(written, self.packed)
         axes = axes_of(call.kernel)
         ends = {axis: end for axis, end in found.items() if end.size in self.holders}
         if axes is None or not ends:
@@ -168,7 +175,8 @@ class _Needs:
         for number, place in enumerate(call.reads):
             if own[number] and number not in nobody:
                 parts = {} if units is None or axes is None else self._parts_read(call, units, least, axes, number)
-                for one in (*hidden.get(number, ()), *ending.parts(len(call.writes) + number, ends).values()):
+                seen = parts_seen(call, number, self.sizes, ends)
+                for one in (*hidden.get(number, ()), *seen, *ending.parts(len(call.writes) + number, ends).values()):
                     before = parts.get(one.key)
                     parts[one.key] = one if before is None else replace(one, least=np.maximum(one.least, before.least))
                 self._add(place.buffer, parts)

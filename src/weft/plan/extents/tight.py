@@ -21,6 +21,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
 
 
 def tight_buffers(plan: Plan, sizes: Mapping[int, Polynomial], counted: Mapping[int, Parts]) -> tuple[int, ...]:
@@ -29,7 +30,7 @@ def tight_buffers(plan: Plan, sizes: Mapping[int, Polynomial], counted: Mapping[
     for call in (*plan.calls, *plan.checks, *plan.packing):
         touched = [number for number, place in enumerate(call.arguments) if place.buffer in found]
         if touched:
-            ending = CallEnds(call, Hidden(call, {}, frozenset()), {})
+            ending = CallEnds(call, Hidden(call, {}, {}), {})
             for number in touched:
                 buffer = call.arguments[number].buffer
                 if buffer in found and not _ends_there(call, number, ending, (sizes, found[buffer])):
@@ -57,4 +58,4 @@ def _is_exact(kernel: Kernel, read: int, ends: Mapping[int, End]) -> bool:
         return len(kernel.batch) + 1 not in ends  # panels are as wide as ever
     if isinstance(kernel, AttentionKernel):
         return read != 1  # panels of keys
-    return isinstance(kernel, RowKernel | GemmKernel)
+    return isinstance(kernel, RowKernel | GemmKernel | ScatterKernel)

@@ -28,13 +28,28 @@ class Touch:
 
 
 class Footprints:
-    """What ranges of tiles of a plan's calls touch, of the buffers that some call writes; others order nothing."""
+    """What ranges of tiles of a plan's calls touch, of the buffers that some call writes; others order nothing.
 
-    def __init__(self, plan: Plan) -> None:
+    Those of a plan that has the calls of another one in another order are learned with that one's: they are the same.
+    """
+
+    def __init__(self, plan: Plan, like: Footprints | None = None) -> None:
         self.plan = plan
-        self.written = frozenset(place.buffer for call in plan.calls for place in call.writes)
-        self._whole: dict[int, Boxes] = {}
-        self._known: dict[tuple[int, int, int], tuple[Touch, ...]] = {}
+        written = like.written if like else (place.buffer for call in plan.calls for place in call.writes)
+        self.written: frozenset[int] = frozenset(written)
+        # By identity of the calls, which both plans keep.
+        self._whole: dict[int, Boxes] = like._whole if like else {}
+        self._known: dict[tuple[int, int, int], tuple[Touch, ...]] = like._known if like else {}
+        # By identity of touches, which are kept as known. Lanes are filled several times, and ask for the same pairs.
+        self._meet: dict[tuple[int, int], bool] = like._meet if like else {}
+
+    def meet(self, one: Touch, other: Touch) -> bool:
+        """Tell whether two touches of one buffer, which were given here, may share a byte."""
+        key = (id(one), id(other))
+        found = self._meet.get(key)
+        if found is None:
+            found = self._meet[key] = one.meets(other)
+        return found
 
     def boxes_of(self, number: int) -> Boxes:
         """Give a box for each argument of a call, from the argument's start; None where it may be touched anywhere."""
@@ -47,10 +62,11 @@ class Footprints:
 
     def of(self, number: int, begin: int, end: int) -> tuple[Touch, ...]:
         """Give what tiles [begin, end) of a call touch."""
-        key = (number, begin, end)
-        if key not in self._known:
-            self._known[key] = self._find(*key)
-        return self._known[key]
+        key = (id(self.plan.calls[number]), begin, end)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._find(number, begin, end)
+        return found
 
     def _find(self, number: int, begin: int, end: int) -> tuple[Touch, ...]:
         call = self.plan.calls[number]
@@ -66,11 +82,11 @@ class Footprints:
     def _boxes(self, number: int, begin: int, end: int) -> Boxes:
         call = self.plan.calls[number]
         tiles = call.kernel.tile_count
-        if (begin, end) == (0, tiles) and number in self._whole:
-            return self._whole[number]
+        if (begin, end) == (0, tiles) and id(call) in self._whole:
+            return self._whole[id(call)]
         found = call.kernel.boxes(begin, end) if begin < end else (None,) * len(call.arguments)
         if (begin, end) == (0, tiles):
-            self._whole[number] = found
+            self._whole[id(call)] = found
         return found
 
 
@@ -81,9 +97,10 @@ class _Touched(Generic[Key]):
 
 
 class TouchHistory(Generic[Key]):
-    """Who has touched which bytes so far."""
+    """Who has touched which bytes so far, of what some footprints are of."""
 
-    def __init__(self) -> None:
+    def __init__(self, footprints: Footprints) -> None:
+        self._meet = footprints.meet
         self._buffers: dict[int, _Touched[Key]] = {}
 
     def before(self, touches: tuple[Touch, ...]) -> list[tuple[Key, tuple[Touch, Touch] | None]]:
@@ -93,10 +110,10 @@ class TouchHistory(Generic[Key]):
             past = self._buffers.get(touch.buffer)
             if past is None:
                 continue
-            met = [(key, other) for key, other in past.writes if touch.meets(other)]
+            met = [(key, other) for key, other in past.writes if self._meet(touch, other)]
             found += [(key, None if touch.writes else (other, touch)) for key, other in met]
             if touch.writes:
-                found += [(key, None) for key, other in past.reads if touch.meets(other)]
+                found += [(key, None) for key, other in past.reads if self._meet(touch, other)]
         return found
 
     def add(self, key: Key, touches: tuple[Touch, ...]) -> None:
@@ -108,7 +125,7 @@ class TouchHistory(Generic[Key]):
 
 def predecessors(footprints: Footprints) -> list[list[int]]:
     """List, for each call, the calls that must be done before it, as far as bytes alone tell."""
-    history: TouchHistory[int] = TouchHistory()
+    history: TouchHistory[int] = TouchHistory(footprints)
     found = []
     for number in range(len(footprints.plan.calls)):
         touches = footprints.whole(number)

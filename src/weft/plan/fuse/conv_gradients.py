@@ -9,7 +9,7 @@ from math import gcd, prod
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.convolutions import moved, packed_weights
+from weft.plan.fuse.convolutions import convolve_by_winograd, goes_by_winograd, moved, packed_weights
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import (
     Border,
@@ -201,6 +201,15 @@ def phase_gradient(
         yield first, named, pack_conv_weights(named, f"{named.name}.pack", order)
 
 
+def _convolution_back(conv: ConvSizes, weight: tuple[int, int, int, int]) -> tuple[ConvSizes, WeightOrder]:
+    """The one convolution that a gradient without steps is: channels exchanged, and the window's weights reversed."""
+    (rows, columns), (top, left), (output, channel, row, column) = conv.window.size, conv.window.padding, weight
+    window = ImageWindow((rows, columns), padding=(rows - 1 - top, columns - 1 - left))
+    sizes = ConvSizes(conv.element, conv.images, conv.out_channels, conv.in_channels, conv.out_size, window)
+    first = (rows - 1) * row + (columns - 1) * column
+    return sizes, WeightOrder(0, output, channel, -row, -column, first)
+
+
 # Of a gradient in a single tile: parts, and from how many pixels on, for windows of so many places.
 # For larger windows fewer pixels are as much work.
 SHARES, PIXELS_TO_SHARE, USUAL_PLACES = 4, 16 * 1024, 9
@@ -214,8 +223,12 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     conv, target = _sizes(value, dtype, shape, weight.window.shape), fusion.assembly.target
     border = border_for_few_channels(conv, target) if groups == 1 else None
     gradient = bordered(fusion, value, 0, Border(*border)) if border else side_by_side(fusion, value)
-    home = in_order_of(shape, channels_last_strides(shape))
     strides = weight.window.strides
+    if groups == 1 and border is None and conv.window.stride == conv.window.dilation == (1, 1):
+        sizes, order = _convolution_back(conv, (strides[0], strides[1], strides[2], strides[3]))
+        if goes_by_winograd(fusion, sizes):
+            return convolve_by_winograd(fusion, value, sizes, gradient, (source, order))
+    home = in_order_of(shape, channels_last_strides(shape))
     asked = InputGradient(
         "input_gradient", conv, groups, (strides[0], strides[1], strides[2], strides[3]),
         images_of(gradient.window), images_of(home), border or (0, 0, 0, 0),

@@ -19,11 +19,11 @@ from weft.ir.types import TensorType
 from weft.plan.form.plan import Plan
 from weft.plan.fuse.assembly import declared, extent_of, lazy_size, preferred
 from weft.plan.fuse.attention import attend, attend_backward
-from weft.plan.fuse.byte_convolutions import convolve_bytes
 from weft.plan.fuse.conv_gradients import convolve_back, weigh
-from weft.plan.fuse.convolutions import convolve
+from weft.plan.fuse.convolutions import convolve, convolve_bytes, has_border
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last_strides
+from weft.plan.fuse.image_limits import LimitedImages, limited_images
 from weft.plan.fuse.indexing import check, gather, scatter, take
 from weft.plan.fuse.matmul import PendingKernel, multiply_either_way
 from weft.plan.fuse.prepare import (
@@ -64,6 +64,23 @@ class Fuser(Fusion):
 
     def __init__(self, region: Region, target: Target) -> None:
         super().__init__(region, target)
+        self._unread: set[Value] = set()  # what convolutions and poolings have no need of
+        for value in region.values:
+            found = limited_images(value)
+            if found is not None and not has_border(value, target):
+                self._end_at(value, found)
+
+    def _end_at(self, value: Value, found: LimitedImages) -> None:
+        """Let a convolution or pooling end where its images do, instead of what hides the rest of them."""
+        hidden, position = value.operands[0], self.region.values.index(value)
+        self.limited[value] = found
+        self.uses[found.images] += 1
+        self.uses[hidden] -= 1
+        for operand in (found.images, *found.numbers):
+            self.last_use[operand] = max(self.last_use.get(operand, -1), position)
+        if not self.uses[hidden]:
+            self._unread.add(hidden)
+            self.uses.subtract(hidden.operands)
 
     def fuse(self) -> Fused:
         """Make the plan."""
@@ -72,9 +89,13 @@ class Fuser(Fusion):
         self.outputs = {value: self._output_buffer(value) for value in self.region.outputs}
         prepared = prepare_bytes(self, lambda value: RULES.get(value.op, compute)(self, value))
         for position, value in enumerate(self.region.values):
-            if value in prepared:
+            if value in self._unread:
                 continue
             self.position = position
+            if value in prepared:
+                if value in self.outputs:
+                    self._hand_out(value, self.outputs[value])
+                continue
             if value.op == "item":
                 self.lazies[value] = self._keep(value, self.several[value.operands[0]][value.attributes["index"]])
             elif value.op == "library":

@@ -14,6 +14,7 @@ from weft.ir.graph import Value
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.form.plan import KernelCall, Location
 from weft.plan.fuse.assembly import Assembly, preferred
+from weft.plan.fuse.image_limits import LimitedImages
 from weft.plan.kernels.blocks import Blocks
 from weft.plan.kernels.expression import DTYPE_BYTES, SHORT_FLOATS
 from weft.plan.regions.indices import IndexLimit, uniform
@@ -22,6 +23,7 @@ from weft.plan.regions.region import Region
 from weft.plan.regions.window import Window, is_dense, plain, same_layout
 from weft.target import Target
 
+BYTES = frozenset({"i8", "u8"})
 FLOATS = frozenset({"f32", "f64", *SHORT_FLOATS})
 
 
@@ -113,10 +115,21 @@ class Fusion:
         self.rows: dict[tuple[int, Window], Leaf] = {}
         self.panels: dict[tuple[tuple[str, ...], int, Window, Blocks, int], Location] = {}
         self.checked: set[IndexLimit] = set()
+        self.limited: dict[Value, LimitedImages] = {}  # of convolutions and poolings that end where images do
 
     def operand(self, value: Value, index: int = 0) -> Lazy:
         """The expression of an operand."""
         return self.lazies[value.operands[index]]
+
+    def images(self, value: Value) -> Lazy:
+        """The images that a convolution or pooling sees: where it ends as they do, with anything beyond."""
+        limited = self.limited.get(value)
+        return self.operand(value) if limited is None else self.lazies[limited.images]
+
+    def limits(self, value: Value) -> tuple[Location, ...]:
+        """Where the numbers of rows and columns lie at which a convolution or pooling ends."""
+        numbers = self.limited[value].numbers if value in self.limited else ()
+        return tuple(self.assembly.location(self.assembly.in_memory(self.lazies[number])) for number in numbers)
 
     def from_outside(self, value: Value) -> Lazy | None:
         """The expression of what is there before the region runs: an input or a constant."""
@@ -191,7 +204,7 @@ class Fusion:
         while isinstance(node, Computed) and node.op == "cast" and node.dtype in FLOATS:
             [node] = node.operands
             casts.append(node.dtype)
-        if isinstance(node, Leaf) and node.source.pending is None and len(casts) > 1 and node.dtype in FLOATS:
+        if isinstance(node, Leaf) and node.source.pending is None and len(casts) > 1 and node.dtype in FLOATS | BYTES:
             return Source(node, tuple(reversed(casts)))
         return Source(self.assembly.in_memory(lazy))
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.fusion import Fusion, Source, dtype_of, tensor_type
+from weft.plan.fuse.fusion import BYTES, Fusion, Source, dtype_of, tensor_type
 from weft.plan.fuse.prepare import fold, prepare
 from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.kernels.gemm import (
@@ -309,7 +309,9 @@ def _keeps_panel_short(fusion: Fusion, source: Source, rows: int) -> bool:
 
     Numbers are then converted each time that they are read. With many rows that takes a tenth of the time.
     """
-    if not source.is_short or source.casts[-2] not in SHORT_FLOATS or not _is_packed_weight(fusion, source.leaf):
+    of_bytes = source.casts[1:] == ("f32",) and source.casts[0] in BYTES
+    of_floats = source.is_short and source.casts[-2] in SHORT_FLOATS
+    if not (of_bytes or of_floats) or not _is_packed_weight(fusion, source.leaf):
         return False
     return rows <= MOST_CONVERTED_ROWS or fusion.weight_bytes > MOST_CACHED_BYTES
 

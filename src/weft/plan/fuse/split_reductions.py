@@ -34,6 +34,8 @@ from weft.target import Target
 CHUNK_ELEMENTS, ACROSS_ELEMENTS = 64 * 1024, 16 * 1024
 # From so many tiles on, a kernel keeps every core busy without being cut.
 ENOUGH_TILES = 16
+# So many rows lanes can share where a sum that ends at a size is better not cut.
+ENOUGH_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,12 @@ def choose_cut(kernel: RowKernel) -> Cut | None:
     if not is_large(kernel) or not _can_be_cut(expression):
         return None
     total = prod(expression.rows) * prod(expression.columns)
-    counted = _counted(expression)
-    dimension = max(
-        range(len(expression.columns)), key=lambda number: (number not in counted, expression.columns[number])
-    )
-    size = expression.columns[dimension]
+    counted, columns = _counted(expression), expression.columns
+    free = [number for number, size in enumerate(columns) if size > 1 and number not in counted]
+    if not free and counted and prod(expression.rows) >= ENOUGH_ROWS:
+        return None
+    dimension = max(free or range(len(columns)), key=columns.__getitem__)
+    size = columns[dimension]
     chunk = max(1, _chunk_elements(kernel) * size // total)
     return Cut(dimension, chunk, size // chunk, size % chunk) if size // chunk > 1 else None
 
@@ -102,11 +105,7 @@ def _counted(expression: RowExpression) -> set[int]:
     compared = {number for line in first.body if line.op == "lt" for number in line.operands}
     views = [view for number, view in enumerate(expression.inputs) if number in compared]
     moving = {axis - kept for view in views if view.dtype[0] == "i" for axis, step in enumerate(view.strides) if step}
-    return {
-        axis
-        for axis in moving
-        if axis >= 0 and max(expression.columns[:axis] + expression.columns[axis + 1 :], default=1) > 1
-    }
+    return {axis for axis in moving if axis >= 0}
 
 
 def is_large(kernel: RowKernel) -> bool:

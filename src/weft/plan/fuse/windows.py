@@ -8,7 +8,7 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType, TupleType
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last, channels_last_strides, images_of, pair, side_by_side
-from weft.plan.kernels.images import ImageWindow
+from weft.plan.kernels.images import UNLIMITED, ImageWindow
 from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel, choose_pool_gradient_schedule, choose_pool_schedule
 from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node
 from weft.plan.regions.window import in_order_of, plain
@@ -19,7 +19,7 @@ FEWEST_CHANNELS = 8  # that are worth moving side by side for a gradient
 
 def pool(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
     """A pooling; its results are laid out as its input is."""
-    images = fusion.assembly.in_memory(fusion.operand(value))
+    images = fusion.assembly.in_memory(fusion.images(value))
     images = fusion.copies.get((images.source.buffer, images.window), images)
     given = value.attributes
     items = value.type.items if isinstance(value.type, TupleType) else (value.type,)
@@ -36,11 +36,13 @@ def pool(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
         images_of(images.window), layout,
         choose_pool_schedule(images.dtype, channels, sizes, layout, fusion.assembly.target), indices,
         bool(given.get("count_include_pad", True)), given.get("divisor_override"),
+        limited=fusion.limited[value].limited if value in fusion.limited else UNLIMITED,
     )  # fmt: skip
+    limits = fusion.limits(value)
     first = fusion.place_for(value, home) if value.op == "average_pool" else fusion.arena(home, images.dtype)
     outs = [first, fusion.arena(home, "i64")] if indices else [first]
     locate = fusion.assembly.location
-    fusion.assembly.call(kernel, tuple(map(locate, outs)), (locate(images),))
+    fusion.assembly.call(kernel, tuple(map(locate, outs)), (locate(images), *limits))
     return tuple(Lazy(shape, leaf) for leaf in outs)
 
 

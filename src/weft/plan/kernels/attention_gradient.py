@@ -81,6 +81,7 @@ class AttentionGradientKernel(Kernel):
     share: int
     slope: int
     schedule: GradientSchedule
+    ends: tuple[int, ...] = ()
 
     @property
     def row_blocks(self) -> Blocks:
@@ -91,6 +92,16 @@ class AttentionGradientKernel(Kernel):
     def tile_count(self) -> int:
         """Count the tiles; any split of them over calls gives the same bits."""
         return prod(self.sizes.batch)
+
+    @property
+    def rows_end(self) -> bool:
+        """Whether the caller says where rows end."""
+        return len(self.sizes.batch) in self.ends
+
+    @property
+    def keys_end(self) -> bool:
+        """Whether the caller says where keys end."""
+        return len(self.sizes.batch) + 1 in self.ends
 
     @property
     def key_step(self) -> int:
@@ -117,32 +128,36 @@ class AttentionGradientKernel(Kernel):
         """Describe the product of a block of query rows with the keys; a tile of it is a panel of keys."""
         operands, schedule = self.operands, replace(self.schedule.scores, tile_panels=1, rows_outside=False)
         sizes = (rows, self.sizes.keys, self.sizes.inner)
-        return self._product("scores", sizes, (operands.query, operands.keys_across, self._tile()), schedule)
+        matrices = (operands.query, operands.keys_across, self._tile())
+        return self._product("scores", sizes, matrices, schedule, ends=(self.rows_end, False))
 
     def pull(self, rows: int) -> GemmKernel:
         """Describe the product of a block of rows of the gradient with the values; a tile of it is a panel of keys."""
         operands, schedule = self.operands, replace(self.schedule.pull, tile_panels=1, rows_outside=False)
         sizes = (rows, self.sizes.keys, self.sizes.columns)
-        return self._product("pull", sizes, (operands.gradient, operands.values_across, self._tile()), schedule)
+        matrices = (operands.gradient, operands.values_across, self._tile())
+        return self._product("pull", sizes, matrices, schedule, ends=(self.rows_end, False))
 
     def for_query(self, rows: int, keys: int) -> GemmKernel:
         """Describe what some keys add to the gradient for a block of query rows."""
         operands, sizes = self.operands, (rows, self.sizes.inner, keys)
         matrices = (self._tile(), operands.key, operands.for_query)
-        part = self.schedule.key_block > 0
-        return self._product("for_query", sizes, matrices, self.schedule.for_query, accumulate=part)
+        part, ends = self.schedule.key_block > 0, (self.rows_end, self.keys_end)
+        return self._product("for_query", sizes, matrices, self.schedule.for_query, accumulate=part, ends=ends)
 
     def for_key(self, rows: int, keys: int) -> GemmKernel:
         """Describe what a block of query rows adds to the gradient for some keys."""
         operands, sizes = self.operands, (keys, self.sizes.inner, rows)
         matrices = (self._transposed(), operands.query, operands.for_key)
-        return self._product("for_key", sizes, matrices, self.schedule.for_key, accumulate=True)
+        ends = (self.keys_end, self.rows_end)
+        return self._product("for_key", sizes, matrices, self.schedule.for_key, accumulate=True, ends=ends)
 
     def for_value(self, rows: int, keys: int) -> GemmKernel:
         """Describe what a block of query rows adds to the gradient for some values."""
         operands, sizes = self.operands, (keys, self.sizes.columns, rows)
         matrices = (self._transposed(), operands.gradient, operands.for_value)
-        return self._product("for_value", sizes, matrices, self.schedule.for_value, accumulate=True)
+        ends = (self.keys_end, self.rows_end)
+        return self._product("for_value", sizes, matrices, self.schedule.for_value, accumulate=True, ends=ends)
 
     def _tile(self) -> Matrix:
         return Matrix((), self.score_stride, 1)
@@ -150,7 +165,7 @@ class AttentionGradientKernel(Kernel):
     def _transposed(self) -> Matrix:
         return Matrix((), 1, self.score_stride)
 
-    def _product(
+    def _product(  # noqa: PLR0913 - what a matmul is, by keyword where it may be left out
         self,
         name: str,
         sizes: tuple[int, int, int],
@@ -158,7 +173,9 @@ class AttentionGradientKernel(Kernel):
         schedule: GemmSchedule,
         *,
         accumulate: bool = False,
+        ends: tuple[bool, bool],
     ) -> GemmKernel:
+        """Describe one of the products; `ends` tells whether the caller says where its rows and its sum end."""
         rows, columns, inner = sizes
         left, right, out = (replace(matrix, batch=()) for matrix in matrices)
         assert not isinstance(left, PackedMatrix)
@@ -176,6 +193,7 @@ class AttentionGradientKernel(Kernel):
             epilogue=Epilogue(),
             schedule=replace(schedule, tile_row_blocks=ALL_TILES),
             accumulate=accumulate,
+            ends=tuple(axis for axis, does_end in zip((0, 2), ends, strict=True) if does_end),
         )
 
     @property

@@ -25,7 +25,16 @@ from weft.plan.kernels.gemm import (
     step_cycles,
     vector_registers,
 )
-from weft.plan.kernels.images import Images, ImageWindow, out_size, seen_places, window_sees_outside
+from weft.plan.kernels.images import (
+    LIMIT_BOX,
+    UNLIMITED,
+    Images,
+    ImageWindow,
+    Limited,
+    out_size,
+    seen_places,
+    window_sees_outside,
+)
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.walk import Walk
@@ -47,6 +56,7 @@ class ConvSizes:
     window: ImageWindow
     cropped: tuple[int, int] | None = None
     dense: bool = True
+    limited: Limited = UNLIMITED
 
     @property
     def out_size(self) -> tuple[int, int]:
@@ -56,7 +66,7 @@ class ConvSizes:
     @property
     def sees_outside(self) -> bool:
         """Tell whether some window reaches over an edge of the image."""
-        return window_sees_outside(self.in_size, self.out_size, self.window)
+        return any(self.limited) or window_sees_outside(self.in_size, self.out_size, self.window)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ class ConvSchedule:
     register block, partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives
     on its own. `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps
     a turn; `unroll_rows` repeats that code for each row of the window. With few output channels `vectors_along` may be
-    "inputs": lanes add up parts of one sum, and the columns must be merged. Tiles are as for products, panels first.
+    "inputs": lanes add up parts of one sum, and the columns must be merged. Of a depthwise window `taps` columns are
+    done at a time, their weights in registers. Tiles are as for products, panels first.
     """
 
     lanes: int
@@ -84,18 +95,21 @@ class ConvSchedule:
     unroll_rows: bool = False
     set_aside: Literal["nothing", "rows", "columns"] = "nothing"
     vectors_along: Literal["outputs", "inputs"] = "outputs"
+    taps: int = 1
 
 
 @dataclass(frozen=True)
 class ConvKernel(Kernel):
-    """One convolution; arguments are out, input, packed weights, the epilogue's inputs, begin, end.
+    """One convolution; arguments are out, input, packed weights, the epilogue's inputs, limits, begin, end, ends.
 
     Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. Where
     windows see outside the image the input's channels must lie side by side. Padding may be negative, and a window may
     have no places at all: then the result is the epilogue of the bias. In a `depthwise` convolution each output channel
     sees the one input channel at its place: there is one group of one input channel and all output channels.
     `of_bytes`: an element of the input and of the weights is a word of four integers of 8 bits, channels side by side,
-    and a product the sum of theirs.
+    and a product the sum of theirs. Of `limited` rows and columns of the input an argument has how many there are:
+    what is beyond is outside. `ends` are among the dimensions of images, rows and columns of the output: blocks of
+    pixels that are wholly beyond are left out.
     """
 
     name: str
@@ -113,6 +127,8 @@ class ConvKernel(Kernel):
     schedule: ConvSchedule
     depthwise: bool = False
     of_bytes: bool = False
+    limited: Limited = UNLIMITED
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         side_by_side = self.input.column == self.in_channels and (self.input.channel == 1 or self.in_channels == 1)
@@ -133,7 +149,7 @@ class ConvKernel(Kernel):
     @property
     def sees_outside(self) -> bool:
         """Tell whether some window reaches over an edge of the image."""
-        return window_sees_outside(self.in_size, self.out_size, self.window)
+        return any(self.limited) or window_sees_outside(self.in_size, self.out_size, self.window)
 
     @property
     def run(self) -> int:
@@ -157,8 +173,9 @@ class ConvKernel(Kernel):
 
     @property
     def depth_done(self) -> float:
-        """Count the steps computed of a sum, on average: blocks of several images leave out what is outside."""
-        places = seen_places(self.in_size, self.out_size, self.window) if self.of_images else prod(self.window.size)
+        """Count the steps computed of a sum, on average: some blocks leave out what is outside."""
+        leaves_out = self.of_images or self.depthwise
+        places = seen_places(self.in_size, self.out_size, self.window) if leaves_out else prod(self.window.size)
         return self.in_channels * places
 
     @property
@@ -257,6 +274,7 @@ class ConvKernel(Kernel):
             self.input.part((images, vertical, (0, self.in_size[1])), seen, element),
             None,
             *map(operand, self.epilogue.inputs),
+            *(LIMIT_BOX for limit in self.limited if limit),
         )
 
     def rows_seen(self, pixels: Range) -> Range:
@@ -285,7 +303,8 @@ class ConvKernel(Kernel):
 LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by a loop
 LONGEST_UNROLLED_WINDOW = 64
 LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
-MOST_DEPTHWISE_VECTORS = 4
+MOST_DEPTHWISE_PIXELS, MOST_DEPTHWISE_VECTORS = 16, 4
+TAPS_SHARE = 4  # the part of the registers that holds weights of a depthwise convolution's window, of each vector
 LEAST_TILE_CYCLES = 3_000.0  # of a depthwise convolution: less is not worth another core
 LEAST_IMAGES = 6  # of which one pixel each makes a block
 MOST_SEEN = 0.92  # of the window's places; where more of them are inside, going from image to image does not pay
@@ -409,7 +428,7 @@ def channel_parts(kernel: ConvKernel, sizes: ConvSizes, target: Target) -> list[
 
     Each part comes with its first channel. A convolution that is better left whole is the only part.
     """
-    rest = 0 if kernel.groups > 1 or kernel.depthwise else _channels_to_spare(sizes, target)
+    rest = 0 if kernel.groups > 1 or kernel.depthwise or any(sizes.limited) else _channels_to_spare(sizes, target)
     if not rest:
         return [(0, kernel)]
     whole = kernel.out_channels - rest
@@ -470,9 +489,9 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     height, width = conv.out_size
     lanes = target.lanes(ELEMENT_BITS[conv.element])
     vectors = -(-conv.out_channels // lanes)
-    columns = cut(vectors, MOST_DEPTHWISE_VECTORS).size
-    pixels = cut(width, max(1, vector_registers(target) * 5 // 8 // columns)).size
-    cycles = pixels * columns * prod(conv.window.size) + BLOCK_CYCLES
+    taps = cut(max(conv.window.size[1], 1), vector_registers(target) // TAPS_SHARE).size
+    pixels, columns = _depthwise_block(conv.window, (width, vectors), taps, vector_registers(target))
+    cycles = depthwise_cycles(conv.window, (pixels, columns), taps)
     blocks = conv.images * height * cut(width, pixels).count
     panels = cut(vectors, columns).count
     # There is little to do for each number, so that one tile may be all of it: every core is to have some.
@@ -487,7 +506,53 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         tile_pixel_blocks=tile_pixel_blocks,
         tile_panels=cut(panels, most_panels).size,
         pixels_of="row",
+        taps=taps,
     )
+
+
+def _depthwise_block(window: ImageWindow, sizes: tuple[int, int], taps: int, registers: int) -> tuple[int, int]:
+    """Choose the pixels and vectors of a block of a depthwise convolution of rows of so many pixels and vectors.
+
+    Registers hold the sums, the weights of some columns of the window, and what is seen of one column of the image.
+    """
+    width, vectors = sizes
+    shapes = [
+        (pixels, columns)
+        for columns in range(1, min(max(vectors, 1), MOST_DEPTHWISE_VECTORS) + 1)
+        for pixels in range(1, max(min(width, MOST_DEPTHWISE_PIXELS), 1) + 1)
+        if (pixels + taps + 1) * columns < registers or (pixels, columns) == (1, 1)
+    ]
+
+    def cycles(shape: tuple[int, int]) -> float:
+        of_pixels, of_vectors = cut(width, shape[0]).kinds, cut(vectors, shape[1]).kinds
+        return sum(
+            rows * panels * depthwise_cycles(window, (pixels, columns), taps)
+            for pixels, rows in of_pixels
+            for columns, panels in of_vectors
+            if rows and panels
+        )
+
+    return min(shapes, key=lambda shape: (cycles(shape), shape[0] * shape[1]))
+
+
+def depthwise_cycles(window: ImageWindow, block: tuple[int, int], taps: int) -> float:
+    """Estimate the cycles of a block of pixels and vectors, of two multiply-adds or loads a cycle."""
+    (rows, columns), (pixels, vectors) = window.size, block
+    turns = -(-columns // taps)
+    seen = len({pixel * window.stride[1] + tap * window.dilation[1] for pixel in range(pixels) for tap in range(taps)})
+    return rows * max(pixels * columns, turns * (seen + taps)) * vectors / 2 + BLOCK_CYCLES
+
+
+def conv_with_ends(kernel: ConvKernel, dimensions: tuple[int, ...]) -> ConvKernel:
+    """Give the same kernel with output images that end where the caller says, in blocks of pixels of one row each."""
+    schedule, (height, width) = kernel.schedule, kernel.out_size
+    if schedule.pixels_of == "rows":
+        pixels = schedule.block_pixels * schedule.tile_pixel_blocks
+        block = cut(width, schedule.block_pixels).size
+        count = kernel.images * height * cut(width, block).count
+        tile = cut(count, max(1, pixels // block)).size
+        schedule = replace(schedule, pixels_of="row", block_pixels=block, tile_pixel_blocks=tile)
+    return replace(kernel, schedule=schedule, ends=dimensions)
 
 
 def pack_conv_weights(kernel: ConvKernel, name: str, weights: WeightOrder) -> PackKernel:

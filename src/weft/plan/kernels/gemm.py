@@ -383,13 +383,15 @@ def choose_dots(element: str, sizes: tuple[int, int, int], target: Target, *, in
     rows, _, inner = sizes
     lanes = target.lanes(ELEMENT_BITS[element])
     cycles = max(rows, 1) * (dot_cycles(inner, lanes) + BLOCK_CYCLES)
+    part = min(inner, LONGEST_SUM[True, False] * lanes) if in_parts else max(inner, 1)
     return GemmSchedule(
         lanes=lanes,
         block_rows=1,
         block_vectors=1,
-        inner_block=min(inner, LONGEST_SUM[True, False] * lanes) if in_parts else max(inner, 1),
+        inner_block=part,
         tile_row_blocks=max(rows, 1),
-        tile_panels=max(1, int(TILE_CYCLES / cycles)),
+        # Columns are read from their first number to the last before the next ones: memory is fetched ahead in order.
+        tile_panels=1 if part < inner else max(1, int(TILE_CYCLES / cycles)),
         rows_outside=False,
         unroll=lanes,
         along_sum=True,

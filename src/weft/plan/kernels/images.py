@@ -48,6 +48,12 @@ class ImageWindow:
     dilation: tuple[int, int] = (1, 1)
 
 
+Limited = tuple[bool, bool]
+"""Whether rows and columns of images end where an i32 number in memory says: beyond is outside, as beside an image."""
+UNLIMITED: Limited = (False, False)
+LIMIT_BOX = ByteBox(0, 4, (), 4)
+
+
 def out_size(in_size: tuple[int, int], window: ImageWindow) -> tuple[int, int]:
     """Give the rows and columns of what a window makes of an image."""
     rows, columns = (

@@ -88,7 +88,7 @@ def disjoint(one: ByteBox, other: ByteBox) -> bool:
     """
     if one.high <= other.low or other.high <= one.low:
         return True
-    for period in {stride for stride, _ in one.steps} | {stride for stride, _ in other.steps}:
+    for period in dict.fromkeys(stride for stride, _ in (*one.steps, *other.steps)):
         first, second = _part(one, period), _part(other, period)
         if first is not None and second is not None and not _meet(first, second, period):
             return True

@@ -29,7 +29,9 @@ TILE_ELEMENTS = 16 * 1024
 SQUARE_SIDE = 64
 WIDEST_MASKED_VECTOR = 64
 LONG_BODY = 24
+SHUFFLE_CYCLES = 2.0  # of a vector that is interleaved with others
 LARGEST_BLOCK = 16
+MOST_INTERLEAVED = 4
 # Turned parts lie on the stack: a square of 64 numbers of 8 bytes and its margin are 50 KB.
 MOST_TURNED = 2
 
@@ -40,6 +42,7 @@ class LoopSchedule:
 
     `masked`: the last elements of a row are one vector with a mask, else they are done one by one. `transposed` are the
     inputs that run across the output: each tile first transposes its part of them, in squares of `block` by `block`.
+    `interleaved` is how many rows of two to four columns are done at once: a vector of each column, then shuffled.
     """
 
     lanes: int
@@ -49,6 +52,7 @@ class LoopSchedule:
     masked: bool
     transposed: tuple[int, ...] = ()
     block: int = 1
+    interleaved: int = 0
 
 
 class Space:
@@ -96,7 +100,7 @@ class LoopKernel(Space, Kernel):
     @property
     def line(self) -> int:
         """Count the rows that tiles cut into: all of them, or those of the last but one dimension if inputs turn."""
-        return self.sizes[-2] if self.schedule.transposed else self.rows
+        return self.sizes[-2] if self.schedule.transposed or self.schedule.interleaved else self.rows
 
     @property
     def row_tiles(self) -> int:
@@ -118,6 +122,9 @@ class LoopKernel(Space, Kernel):
         """Estimate the cycles of its vectors, loaded, computed and stored, and of its rows."""
         schedule = self.schedule
         views = (*self.outputs, *self.inputs)
+        if schedule.interleaved:
+            each = body_cycles(self.body) + len(views) * MEMORY_CYCLES + SHUFFLE_CYCLES
+            return ceil(self.rows / schedule.interleaved) * self.columns * each
         memory = sum(
             0.0 if view.strides[-1] == 0 else 1.0 if view.strides[-1] == 1 or number in schedule.transposed else STRIDED
             for number, view in enumerate(views, -len(self.outputs))
@@ -191,7 +198,7 @@ class LoopExpression:
 
 def plan_loop(expression: LoopExpression, target: Target) -> LoopKernel:
     """Choose the order of dimensions, the tiles and the vectors of an elementwise expression."""
-    simple = simplified(expression)
+    simple = _side_by_side(simplified(expression), target)
     return LoopKernel(
         simple.name,
         simple.sizes,
@@ -233,6 +240,39 @@ def simplified(expression: LoopExpression) -> LoopExpression:
     )
 
 
+def _side_by_side(expression: LoopExpression, target: Target) -> LoopExpression:
+    """Move the dimension along which an input lies in memory beside the last one: both are transposed in squares.
+
+    Where the two are apart, the input would be read an element a line of the cache, once for each place in between.
+    """
+    count = len(expression.sizes)
+    along = {
+        view.strides.index(1): DTYPE_BYTES[view.dtype]
+        for view in expression.inputs
+        if view.strides[-1] not in {0, 1} and 1 in view.strides[:-2]
+    }
+    if len(along) != 1 or choose_transposed(expression, target)[1]:
+        return expression
+    ((number, item),) = along.items()
+    if min(expression.sizes[number], expression.sizes[-1]) < min(LARGEST_BLOCK, target.vector_bytes // item):
+        return expression
+    order = [*(other for other in range(count - 1) if other != number), number, count - 1]
+
+    def moved(strides: Sequence[int]) -> tuple[int, ...]:
+        return tuple(strides[other] for other in order)
+
+    def viewed(view: View) -> View:
+        return replace(view, strides=moved(view.strides))
+
+    return replace(
+        expression,
+        sizes=moved(expression.sizes),
+        outputs=tuple(map(viewed, expression.outputs)),
+        inputs=tuple(map(viewed, expression.inputs)),
+        body=tuple(with_strides(line, moved) for line in expression.body),
+    )
+
+
 def choose_loop_schedule(expression: LoopExpression, target: Target) -> LoopSchedule:
     """Choose the vectors and tiles of a simplified expression."""
     dtypes = value_dtypes([view.dtype for view in expression.inputs], expression.body)
@@ -241,11 +281,26 @@ def choose_loop_schedule(expression: LoopExpression, target: Target) -> LoopSche
     columns = max(expression.sizes[-1], 1)
     step = lanes * unroll
     masked = target.vector_bytes >= WIDEST_MASKED_VECTOR
-    block, transposed = choose_transposed(expression, target)
+    interleaved = choose_interleaved(expression, target.lanes(vector_bits(dtypes)))
+    block, transposed = (1, ()) if interleaved else choose_transposed(expression, target)
     column_tile = min(columns, SQUARE_SIDE if transposed else TILE_ELEMENTS)
     column_tile = columns if columns - column_tile < step else ceil(column_tile / step) * step
     row_tile = SQUARE_SIDE if transposed else max(1, TILE_ELEMENTS // column_tile)
-    return LoopSchedule(lanes, unroll, row_tile, column_tile, masked, transposed, block)
+    return LoopSchedule(lanes, unroll, row_tile, column_tile, masked, transposed, block, interleaved)
+
+
+def choose_interleaved(expression: LoopExpression, lanes: int) -> int:
+    """Choose how many rows of few columns are done at once where inputs step by one along the rows, as planes do.
+
+    The outputs' columns and rows lie side by side: pixels of few channels. 0 where it does not fit.
+    """
+    few = len(expression.sizes) > 1 and 1 < expression.sizes[-1] <= MOST_INTERLEAVED and expression.sizes[-2] >= lanes
+    if not few or expression.in_place or any(strides_of(line) is not None for line in expression.body):
+        return 0
+    side_by_side = all(view.strides[-2:] == (expression.sizes[-1], 1) for view in expression.outputs)
+    planes = any(view.strides[-2] == 1 for view in expression.inputs)
+    along = all(view.strides[-2] in {0, 1} for view in expression.inputs)
+    return lanes if side_by_side and planes and along else 0
 
 
 def choose_transposed(expression: LoopExpression, target: Target) -> tuple[int, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from weft.plan.kernels.expression import DTYPE_BYTES, MEMORY_CYCLES, STRIDED
 from weft.plan.kernels.gemm import ELEMENT_BITS
-from weft.plan.kernels.images import Images, ImageWindow
+from weft.plan.kernels.images import LIMIT_BOX, UNLIMITED, Images, ImageWindow, Limited
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, box, by, cut_range
 from weft.target import Target
 
@@ -50,11 +50,13 @@ class PoolSchedule:
 
 @dataclass(frozen=True)
 class PoolKernel(Kernel):
-    """One pooling; arguments are out, the indices if wanted, input, begin, end.
+    """One pooling; arguments are out, the indices if wanted, input, limits, begin, end, ends.
 
     A mean divides by what its window covers of the image, or with `count_padding` also of the padding, or by
     `divisor`. `adaptive` windows share out the image evenly; then `window` says nothing. Indices are i64, count in a
-    plane of the input, and lie as the output does.
+    plane of the input, and lie as the output does. Of `limited` rows and columns of the input an argument has how many
+    there are: what is beyond is no part of a maximum, and 0 in a mean. `ends` are among the dimensions of images, rows
+    and columns of the output.
     """
 
     name: str
@@ -72,6 +74,8 @@ class PoolKernel(Kernel):
     count_padding: bool = True
     divisor: int | None = None
     adaptive: bool = False
+    limited: Limited = UNLIMITED
+    ends: tuple[int, ...] = ()
 
     @property
     def lines(self) -> int:
@@ -106,7 +110,8 @@ class PoolKernel(Kernel):
         element, sizes = DTYPE_BYTES[self.element], (self.images, self.channels, *self.out_size)
         offset, steps, images = self.schedule.written(self.output, sizes, (begin, end))
         written = [box(offset, steps, item) for item in (element, *([INDEX_BYTES] if self.indices else []))]
-        return (*written, whole_images(self.input, images, (self.channels, *self.in_size), element))
+        limits = (LIMIT_BOX for limit in self.limited if limit)
+        return (*written, whole_images(self.input, images, (self.channels, *self.in_size), element), *limits)
 
     def renamed(self, name: str) -> PoolKernel:
         """Give the same kernel under another name."""

@@ -49,6 +49,7 @@ class ScatterKernel(Kernel):
     lanes: int
     column_tile: int
     masked: bool
+    ends: tuple[int, ...] = ()  # dimensions, but the last, of which the caller says where they end
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ from weft.plan.kernels.gemm import (
     packed_size,
     panels,
 )
-from weft.plan.kernels.images import Images, seen_places
+from weft.plan.kernels.images import LIMIT_BOX, UNLIMITED, Images, ImageWindow, Limited, seen_places
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, by
 from weft.target import Target
 
@@ -48,13 +48,16 @@ Way = Literal["direct", "blocks", "stages"]
 
 @dataclass(frozen=True)
 class WinogradKernel(Kernel):
-    """One convolution; arguments are out, input, packed transformed weights, the epilogue's inputs, begin, end.
+    """One convolution; arguments are out, input, packed transformed weights, the epilogue's inputs, limits, begin, end.
 
     `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
     side by side. An epilogue operand's row is an output pixel, counted through all images.
 
     Where one block has all patches, the work can also be done in three stages, with patches and products in memory: two
     WinogradStages and the product between them.
+
+    `limited` and `ends` are as those of a ConvKernel: of a block the patches are transformed and multiplied that give
+    pixels which are within.
     """
 
     name: str
@@ -69,6 +72,13 @@ class WinogradKernel(Kernel):
     epilogue: Epilogue
     block: int
     product: GemmKernel
+    limited: Limited = UNLIMITED
+    ends: tuple[int, ...] = ()
+
+    @property
+    def window(self) -> ImageWindow:
+        """Give the window of the convolution."""
+        return ImageWindow((3, 3), padding=self.padding)
 
     @property
     def out_size(self) -> tuple[int, int]:
@@ -117,7 +127,7 @@ class WinogradKernel(Kernel):
     def boxes(self, begin: int, end: int) -> Boxes:
         """Give the whole images that some of the patches are of; packed weights may be read anywhere."""
         out, image, *inputs = self.boxes_of_patches(self.blocks.start(begin), self.blocks.start(end))
-        return out, image, None, *inputs
+        return out, image, None, *inputs, *(LIMIT_BOX for limit in self.limited if limit)
 
     def boxes_of_patches(self, first: int, last: int) -> list[ByteBox | None]:
         """Give the images that patches are of: of the output, of the input, and of the epilogue's operands."""
@@ -274,6 +284,11 @@ class WinogradWeightKernel(Kernel):
 
     def written_over(self, output: int, read: int, target: Target) -> None:
         """Never: sixteen numbers come of nine."""
+
+
+def winograd_with_ends(kernel: WinogradKernel, dimensions: tuple[int, ...]) -> WinogradKernel:
+    """Give the same kernel with output images that end where the caller says."""
+    return replace(kernel, ends=dimensions, product=replace(kernel.product, ends=(len(kernel.product.batch),)))
 
 
 def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:

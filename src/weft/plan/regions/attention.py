@@ -17,9 +17,9 @@ import torch
 
 from weft.ir.graph import Graph, Value
 from weft.ir.types import CPU, DTYPE_NAMES
-from weft.passes.dead_code import remove_dead_code
-from weft.passes.law import tensor_type, uniform
 from weft.passes.pipeline import run_pipeline
+from weft.passes.redundancy import remove_dead_code
+from weft.passes.rewrite import tensor_type, uniform
 from weft.plan.kernels.attention import AttentionSizes, block_rows
 from weft.plan.kernels.attention_gradient import gradient_block_rows
 from weft.target import Target

@@ -110,11 +110,6 @@ def kernel_seconds(kernel: Kernel, model: MachineModel) -> float:
     return max(computing_seconds(kernel, model), moving) + kernel.tile_count * model.tile + model.call
 
 
-def tile_seconds(kernel: Kernel, model: MachineModel) -> float:
-    """Estimate the seconds of one tile among the others."""
-    return (kernel_seconds(kernel, model) - model.call) / max(kernel.tile_count, 1)
-
-
 def computing_seconds(kernel: Kernel, model: MachineModel) -> float:
     """Estimate the seconds of a kernel whose data is always at hand."""
     return kernel.cycles * model.cycle

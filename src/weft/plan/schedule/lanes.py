@@ -305,14 +305,14 @@ def _levelled(free: list[float], seconds: float) -> list[float]:
     return [max(0.0, end - time) / seconds for time in free]
 
 
-def frugal_order(plan: Plan) -> Plan:
+def frugal_order(footprints: Footprints) -> Plan:
     """Put calls into the order found that has least memory in use at once; into their own if that is as good.
 
     An order goes back from each result: what a call needs is computed just before it, one operand's whole past after
     the other's, so that little of one waits in memory while another is made. Which operand is first decides the rest; a
     few ways are tried.
     """
-    before = predecessors(Footprints(plan))
+    plan, before = footprints.plan, predecessors(footprints)
     return min((plan, *(_ordered(plan, order) for order in _orders(before))), key=live_bytes)
 
 

@@ -93,7 +93,7 @@ class Timetable:
         # As things stand: what a run needs changes only when somebody touches a buffer that it touches.
         self._needs: dict[Tiles, Needs] = {}
         self._askers: dict[int, list[Tiles]] = {}  # by buffer
-        self._history: TouchHistory[tuple[int, int]] = TouchHistory()
+        self._history: TouchHistory[tuple[int, int]] = TouchHistory(footprints)
 
     @property
     def end(self) -> float:

@@ -1,8 +1,9 @@
 """Let traced code find, under the name of a builtin, one that knows of stand-ins.
 
-`type(x)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. What `print` says is put off. In the
-modules of traced functions that mention such a name, another object stands under it while they are traced: of what is
-no stand-in it says what the builtin says, so that other threads that run the same module do not notice.
+`type(x)`, `isinstance(n, int)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. What `print`
+says is put off. In the modules of traced functions that mention such a name, another object stands under it while they
+are traced: of what is no stand-in it says what the builtin says, so that other threads that run the same module do not
+notice.
 So it is with `float(x)` where PyTorch's batch norm divides by the count of batches, whose share of an average is a
 tensor then.
 """
@@ -10,6 +11,7 @@ tensor then.
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -73,6 +75,12 @@ def class_of(thing: Any) -> type:
     return CLASSES.get(kind, kind)
 
 
+def is_instance(thing: Any, kinds: Any) -> bool:
+    """The builtin `isinstance`, for which what stands for a number is of the class of that."""
+    kind = CLASSES.get(type(thing))
+    return isinstance(thing, kinds) or (kind is not None and issubclass(kind, kinds))
+
+
 class StandInIdentity(int):
     """The identity of a stand-in, which tells it from others while code is traced, and means nothing later."""
 
@@ -103,20 +111,27 @@ OF_BATCH_NORM: Mapping[str, Any] = MappingProxyType({"float": number_of})
 
 
 def whole_of(*given: Any, **keywords: Any) -> Any:
-    """The builtin `int`, of what stands for a number what stands for its whole part."""
-    if len(given) == 1 and not keywords and isinstance(given[0], (torch.SymInt, torch.SymFloat)):
-        return torch.sym_int(given[0])
+    """The builtin `int`, of what stands for a number, or for a tensor, what stands for its whole part."""
+    if len(given) == 1 and not keywords:
+        if isinstance(given[0], (torch.SymInt, torch.SymFloat)):
+            return torch.sym_int(given[0])
+        if is_stand_in(given[0]):
+            return given[0].__int__()
     return int(*given, **keywords)
 
 
 def fraction_of(*given: Any) -> Any:
-    """The builtin `float`, of what stands for a number what stands for it as a fraction."""
+    """The builtin `float`, of what stands for a number, or for a tensor, what stands for it as a fraction."""
     if len(given) == 1 and isinstance(given[0], (torch.SymInt, torch.SymFloat)):
         return torch.sym_float(given[0])
+    if len(given) == 1 and is_stand_in(given[0]):
+        return given[0].__float__()
     return float(*given)
 
 
-NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of, "print": print_later})
+NAMES: Mapping[str, Any] = MappingProxyType(
+    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later}
+)
 # These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
 CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
@@ -126,7 +141,7 @@ _in_use: dict[int, int] = {}  # how many traces have put the names into a namesp
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    own = (identity_of, number_of, fraction_of, whole_of, print_later)
+    own = (identity_of, is_instance, number_of, fraction_of, whole_of, print_later)
     return type(thing) is ClassOf or any(thing is known for known in own)
 
 
@@ -177,7 +192,9 @@ def _named(space: dict[str, Any]) -> frozenset[str]:
         for member in members:
             found = member.fget if isinstance(member, property) else member
             found = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
-            codes += [found.__code__] if isinstance(found, FunctionType) else []
+            found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
+            # What is imported has its names from where it was written.
+            codes += [found.__code__] if isinstance(found, FunctionType) and found.__globals__ is space else []
     return frozenset().union(*map(named_classes, codes))
 
 

@@ -7,32 +7,30 @@ an underscore.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, partial, reduce
+from dataclasses import dataclass
+from functools import cache, cached_property, partial, reduce
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
+from torch._compile import _disable_dynamo
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._guards import GuardSource, Source
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedOperatorException,
     in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
@@ -40,20 +38,23 @@ from typing_extensions import Self
 
 from weft.ir.extents import Extent, FixedSizeError, Polynomial
 from weft.ir.graph import Value
-from weft.ir.types import TensorType, type_of
+from weft.ir.types import TensorType, contiguous, type_of
 from weft.trace.interception.modes import (
+    OpenMode,
+    fake_mode,
     has_function_modes,
+    import_no_dynamo,
+    is_dynamo_loaded,
+    table_of_symbols,
     without_anomaly_search,
     without_autocast_cache,
     without_error_log,
     without_saved_tensors_hooks,
 )
-from weft.trace.interception.placed_guards import PlacedGuards
 from weft.trace.interception.refusals import note_raised
+from weft.trace.interception.user_lines import PlacedGuards, UnplacedShapes
 
-tree_flatten = pytree.tree_flatten
-tree_unflatten = pytree.tree_unflatten
-tree_map_only = pytree.tree_map_only
+tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
 register_node = pytree.register_pytree_node
 TreeSpec = pytree.TreeSpec
 AttributeKey = pytree.GetAttrKey
@@ -92,7 +93,7 @@ class Listener(Protocol):
         """A function of PyTorch's Python interface is about to run; returns what to call, with which arguments."""
 
 
-class _OperatorMode(TorchDispatchMode):
+class _OperatorMode(OpenMode):
     def __init__(self, listener: Listener) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.listener = listener
@@ -116,9 +117,13 @@ class _OperatorMode(TorchDispatchMode):
         return self.listener.on_operator(func, args, keywords)
 
 
-def watching_operators(listener: Listener) -> AbstractContextManager[Any]:
+class _HiddenOperatorMode(_OperatorMode):
+    __torch_dispatch__ = _disable_dynamo(_OperatorMode.__torch_dispatch__)
+
+
+def watching_operators(listener: Listener) -> _OperatorMode:
     """Report operators below autograd to a listener, which runs them on the tensors that they are given."""
-    return _OperatorMode(listener)
+    return (_HiddenOperatorMode if is_dynamo_loaded() else _OperatorMode)(listener)
 
 
 @cache
@@ -219,19 +224,16 @@ class Interception:
 
     def __init__(self, listener: Listener, *, alike: bool = False) -> None:
         """With `alike`, sizes that vary and are equal are one."""
-        self._shapes = ShapeEnv(
-            specialize_zero_one=False,
-            duck_shape=alike,
-            allow_scalar_outputs=False,
-            allow_dynamic_output_shape_ops=False,
-        )
-        self._shapes.guards = self.guards = PlacedGuards()
+        self._alike = alike
+        self.guards = PlacedGuards()
         self.sizes: dict[Any, Value] = {}
         self._symbols: dict[int, Any] = {}  # by the largest size
+        self._hints: dict[Any, int] = {}  # what symbols stand for today
         self.largest: dict[Value, int] = {}  # of sizes that are found out: how large each may become
-        self._shapes.sizes, self._shapes.largest = self.sizes, self.largest  # type: ignore[attr-defined]
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
-        self._operators = _OperatorMode(listener)
+        self.fake_mode = fake_mode()
+        # What is kept of one trace's symbols serves no other, and keeping it costs a third of a trace with symbols.
+        self.fake_mode.cache_enabled = False
+        self._operators = watching_operators(listener)
         self._functions = _FunctionMode(listener)
         self._stacks: list[ExitStack] = []
         self._kept: list[torch.Tensor] = []
@@ -255,6 +257,20 @@ class Interception:
     ) -> None:
         self._stacks.pop().__exit__(kind, error, trace)
 
+    @cached_property
+    def _shapes(self) -> UnplacedShapes:
+        """PyTorch's table of symbols, from the first one on."""
+        shapes = table_of_symbols(
+            specialize_zero_one=False,
+            duck_shape=self._alike,
+            allow_scalar_outputs=False,
+            allow_dynamic_output_shape_ops=False,
+        )
+        shapes.guards = self.guards
+        shapes.sizes, shapes.largest = self.sizes, self.largest  # type: ignore[attr-defined]
+        self.fake_mode.shape_env = shapes
+        return shapes
+
     def stand_in(
         self, tensor: torch.Tensor, sizes: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -267,39 +283,32 @@ class Interception:
         with temporarily_clear_interpreter_stack(), self.plainly(), as_real, torch.enable_grad():
             memory = storage_key(tensor)
             first = self._memories.get(memory)
-            usual = first is None and _is_usual(tensor)
             if sizes:
-                leaf = self._varying(tensor, sizes)
+                shape = [sizes.get(place, size) for place, size in enumerate(tensor.shape)]
+                leaf = self.sized(shape, tensor.dtype, tensor.device)
             else:
-                leaf = self.placeholder(type_of(tensor)) if usual else self._converted(tensor, first)
+                leaf = self._usual(tensor, first) if _is_usual(tensor) else self._converted(tensor, first)
             self._memories.setdefault(memory, leaf)
             if not tensor.requires_grad or tensor.is_inference():
                 return leaf, leaf
             leaf.requires_grad_(True)
             return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)  # type: ignore[no-untyped-call]
 
-    def _varying(self, tensor: torch.Tensor, sizes: Mapping[int, Any]) -> torch.Tensor:
-        """A stand-in in rows whose sizes in some dimensions are symbols."""
-        shape = tuple(sizes.get(place, size) for place, size in enumerate(tensor.shape))
-        strides, step = [0] * len(shape), 1
-        for place in reversed(range(len(shape))):
-            strides[place], step = step, step * shape[place]
-        with self.fake_mode, torch.no_grad():
-            return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-
     def size(self, largest: int, name: str) -> Any:
         """A size that varies, as a symbol; equal largest sizes are one."""
         if largest not in self._symbols:
-            source = ConstantSource(name)
+            source = _SizeSource(name)
             symbol = self._shapes.create_symbol(largest, source, dynamic_dim=DimDynamic.DUCK)
             self._symbols[largest] = self._shapes.create_symintnode(symbol, hint=largest, source=source)
+            self._hints[symbol] = largest
         return self._symbols[largest]
 
     def found_size(self, number: int, largest: int, name: str) -> Any:
         """A size that an operator has found out, as a symbol: it may be another one, up to the largest."""
-        source = ConstantSource(name)
+        source = _SizeSource(name)
         symbol = self._shapes.create_symbol(number, source, dynamic_dim=DimDynamic.DYNAMIC)
         self._shapes.var_to_range[symbol] = ValueRanges(1, largest)
+        self._hints[symbol] = number
         return self._shapes.create_symintnode(symbol, hint=number, source=source)
 
     def _converted(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
@@ -320,7 +329,7 @@ class Interception:
 
     def symbol(self, number: float, name: str) -> tuple[Any, Any]:
         """A stand-in for a Python number, and the symbol that arithmetic on it is written in."""
-        source = ConstantSource(name)
+        source = _SizeSource(name)
         symbol = self._shapes.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
         if isinstance(number, int):
             return self._shapes.create_symintnode(symbol, hint=number, source=source), symbol
@@ -328,7 +337,7 @@ class Interception:
 
     def relied_on(self) -> set[Any]:
         """The symbols whose value decided something: a branch, a size, an operator that takes no stand-in."""
-        return {symbol for guard in self._shapes.guards for symbol in guard.expr.free_symbols}
+        return {symbol for guard in self.guards for symbol in guard.expr.free_symbols}
 
     def conditions(self) -> list[Any]:
         """What must hold of the symbols for all that was decided by them, as expressions."""
@@ -348,11 +357,28 @@ class Interception:
         self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device, order: Sequence[int] | None = None
     ) -> torch.Tensor:
         """A stand-in without gaps, of sizes that may be symbols; `order` are its dimensions, the outermost first."""
-        strides, step = list[Any](shape), 1
-        for place in reversed(range(len(shape)) if order is None else order):
-            strides[place], step = step, step * shape[place]
-        with self.plainly(), self.fake_mode, torch.no_grad():
-            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+        with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
+            places = tuple(range(len(shape)) if order is None else order)
+            plain = torch.empty_permuted(tuple(shape), places, dtype=dtype, device="meta")
+        return FakeTensor(self.fake_mode, plain, device)
+
+    def view(self, base: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: int = 0) -> torch.Tensor:
+        """A stand-in that looks into the memory of another one, so many elements behind where that one begins."""
+        begin = base.storage_offset() + offset
+        with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
+            plain = torch.as_strided(base, tuple(shape), tuple(strides), begin)
+        return FakeTensor(self.fake_mode, plain, base.device)
+
+    def as_size(self, expression: Any) -> Any:
+        """The size that is a sum of products of symbols and numbers; None where an expression is no such."""
+        if isinstance(expression, int) or expression.is_Integer:
+            return int(expression)
+        if not (expression.is_integer and expression.is_polynomial()):
+            return None
+        hint = expression.xreplace(self._hints)
+        if not isinstance(hint, int) and not hint.is_number:
+            return None
+        return self._shapes.create_symintnode(expression, hint=int(hint))
 
     def empty_like(self, tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
         """The same, with the sizes of a stand-in where they are symbols."""
@@ -366,6 +392,15 @@ class Interception:
         with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
             plain = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device="meta")
         return FakeTensor(self.fake_mode, plain, kind.device)
+
+    def _usual(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
+        """A stand-in for a usual tensor, over the memory of the `first` one of those that share it."""
+        kind, offset = type_of(tensor), int(tensor.storage_offset())
+        if first is None and not offset:
+            return self.placeholder(kind)
+        if first is None:
+            first = self.placeholder(contiguous(torch.uint8, (tensor.untyped_storage().nbytes(),)))
+        return self.window(first, kind, offset - int(first.storage_offset()))
 
     def window(self, base: torch.Tensor, kind: TensorType, offset: int) -> torch.Tensor:
         """The same over the memory of a stand-in, beginning so many elements behind it."""
@@ -386,9 +421,26 @@ class Interception:
 
     def run(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run an operator on stand-ins: what it would return, without data."""
+        import_no_dynamo()
         # Where sizes are symbols, what an operator calls must be those of Python: C++ wants numbers.
         with self.fake_mode, enable_python_dispatcher() if self.sizes else nullcontext():
             return operator(*arguments, **keywords)
+
+
+@dataclass(frozen=True)
+class _SizeSource(Source):
+    """Where a symbol comes from, by name; PyTorch's own such class lies in Dynamo."""
+
+    symbol: str
+
+    @cached_property
+    def guard_source(self) -> GuardSource:
+        """Nothing that Dynamo would guard."""
+        return GuardSource.CONSTANT
+
+    @property
+    def _name_template(self) -> str:
+        return self.symbol
 
 
 class _ExactPrinter(PythonPrinter):
@@ -469,19 +521,16 @@ def _polynomial(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
     raise FixedSizeError(f"a size is {expression}")
 
 
-def function_of(expression: Any, symbols: Sequence[Any]) -> Callable[..., Any]:
-    """A Python function that computes an expression of numbers from the values of symbols."""
-    text = _ExactPrinter().doprint(expression)
-    names = ", ".join(map(str, symbols))
-    found: Callable[..., Any] = eval(f"lambda {names}: {text}", {"math": math, "torch": torch})
-    return found
+def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:
+    """Write a Python function that computes an expression of numbers from the values of symbols."""
+    return f"lambda {', '.join(map(str, symbols))}: {_ExactPrinter().doprint(expression)}"
 
 
 def text_of(expression: Any, names: Mapping[Any, str]) -> str:
     """An expression of numbers as Python writes it, with these names of symbols."""
-    named = {symbol: type(symbol)(name, integer=True) for symbol, name in names.items()}
-    found: str = _ExactPrinter().doprint(expression.xreplace(named))
-    return found
+    return str(
+        _ExactPrinter().doprint(expression.xreplace({one: type(one)(names[one], integer=True) for one in names}))
+    )
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
@@ -500,14 +549,13 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 def _is_usual(tensor: torch.Tensor) -> bool:
-    """Whether a real tensor's type, and where its memory begins, are all that a stand-in has of it."""
+    """Whether a real tensor's type, and where it lies in its memory, are all that a stand-in has of it."""
     return (
         (tensor.layout, tensor.device.type) == (torch.strided, "cpu")
         and not tensor.dtype.is_complex
         and not tensor.is_neg()
         and not tensor.is_inference()
         and not is_transformed(tensor)
-        and tensor.storage_offset() == 0
     )
 
 
@@ -572,40 +620,6 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, Any], ...]:
-    """What runs before or after each step of this optimizer, or of every one, by where it is registered."""
-    return (
-        optimizer._optimizer_step_pre_hooks,
-        optimizer._optimizer_step_post_hooks,
-        _global_optimizer_pre_hooks,
-        _global_optimizer_post_hooks,
-    )
-
-
-def note_step(optimizer: torch.optim.Optimizer) -> None:
-    """Let learning rate schedulers know that the optimizer has made a step: they warn where none came before theirs."""
-    if not getattr(optimizer, "_opt_called", False):
-        optimizer._opt_called = True  # type: ignore[attr-defined]
-
-
-def count_up(counts: list[torch.Tensor]) -> None:
-    """Add one to each count in one call: an optimizer has as many as parameters."""
-    torch._foreach_add_(counts, 1)
-
-
-def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy each tensor into the other one in one call."""
-    if targets:
-        with torch.no_grad():
-            torch._foreach_copy_(targets, sources)
-
-
-def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether somebody has put a function in the place of this optimizer's step; what schedulers put there is known."""
-    own = vars(optimizer).get("step")
-    return own is not None and not getattr(own, "_wrapped_by_lr_sched", False)
-
-
 # A padded batch becomes a packed one, and that a padded one again: what `torch.nn.utils.rnn` calls.
 pack_padded: Callable[..., Any] = torch._pack_padded_sequence
 pad_packed: Callable[..., Any] = torch._pad_packed_sequence
@@ -619,22 +633,6 @@ def traced_elsewhere(leaves: Sequence[Any]) -> bool:
         return True  # torch.jit.trace, or an export that is built on it
     # No generator without leaves: lazy code asks at each operator.
     return bool(leaves) and any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
-
-
-def next_autograd_number() -> int:
-    """The sequence number that the next autograd node of this thread gets."""
-    return int(torch._C._autograd._get_sequence_nr())
-
-
-def running_autograd_number() -> int | None:
-    """The sequence number of the autograd node whose backward is running, if one is."""
-    node: Any = torch._C._current_autograd_node()
-    return None if node is None else int(node._sequence_nr())
-
-
-def graph_is_retained() -> bool:
-    """Whether the backward that is running keeps what another one would need."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 @cache
@@ -665,7 +663,7 @@ def holders_of_gradient() -> int:
     return mode.found
 
 
-class _CountingMode(TorchDispatchMode):
+class _CountingMode(OpenMode):
     """Counts who holds the first tensor of an addition."""
 
     found = 0

@@ -2,6 +2,8 @@
 
 Both compute the same; PyTorch takes the first kind where nothing is said. While code is traced another object stands in
 the place of its function: of tensors that are no stand-ins it gives what that gives, and other threads do not notice.
+
+Graphs of Dynamo have an operator in the place of a checkpoint; it becomes a call of PyTorch's own function again.
 """
 
 from __future__ import annotations
@@ -59,3 +61,18 @@ def checkpoints_as_autograd_sees() -> Iterator[None]:
             _in_use[0] -= 1
             if not _in_use[0]:
                 space[NAME] = space[NAME].function
+
+
+def checkpoint_as_eager(module: torch.fx.GraphModule) -> None:
+    """Let what is computed again for the backward draw the same random numbers: Dynamo leaves that to its compilers."""
+    found = [node for node in module.graph.nodes if node.target is torch.ops.higher_order.tag_activation_checkpoint]
+    for node in found:
+        node.target = _checkpointed
+    if found:
+        module.recompile()
+
+
+def _checkpointed(part: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Any:
+    selective = part.meta.get("_checkpoint_context_fn")
+    own = {} if selective is None else {"context_fn": selective}
+    return checkpoints.checkpoint(part, *arguments, **{**options, **own, "use_reentrant": False})

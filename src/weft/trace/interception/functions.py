@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
 import torch
@@ -20,13 +20,15 @@ from torch.nn import Parameter, functional
 
 from weft.trace.interception.capture import (
     STAND_IN_ATTRIBUTES,
+    ArgumentStandIn,
+    ResultStandIn,
     is_listing,
     is_plain_stand_in,
     is_stand_in,
     is_usual_stand_in,
     outside_tracing,
 )
-from weft.trace.interception.handlers import may_raise, would_catch
+from weft.trace.interception.handlers import RAISES, SWALLOWS, handling, may_raise
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import MACHINERY, is_of_user, user_place
 
@@ -45,6 +47,9 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
         torch.Tensor.data_ptr: "address",
         torch.Tensor.backward: "backward inside",
         torch.Tensor.grad.__get__: "gradient read",  # type: ignore[union-attr]
+        torch.Tensor.grad.__set__: "gradient put",  # type: ignore[union-attr]
+        torch.Tensor.grad.__delete__: "gradient put",  # type: ignore[union-attr]
+        torch.Tensor.retain_grad: "gradient kept",
         torch.Tensor.set_: "memory replaced",
         torch.Tensor.share_memory_: "address",
         torch.Tensor.__dlpack__: "numpy",
@@ -53,26 +58,47 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 
 
+COPY = copy.copy.__code__  # it takes a tensor apart
+MAKE_PARAMETER = Parameter.__new__.__code__  # before anybody puts something else there
+
+
 def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | None:
     """The refusal that a function gets, if any; also when somebody has wrapped it since this file was read."""
     kind = FORBIDDEN.get(getattr(function, "__wrapped__", function))
     if kind == "number" and is_listing():
         return "list"
-    if kind == "saved" and _is_copying():
+    if kind == "saved" and _is_called_by(COPY):
         return None
-    if kind is None and may_raise(function, arguments) and would_catch():
+    if function is Tensor.detach and type(arguments[0]) is ArgumentStandIn and _is_called_by(MAKE_PARAMETER):
+        return "made subclass"
+    if kind is None and may_raise(function, arguments) and handling() == SWALLOWS:
         return "caught"
     if kind == "text" and arguments and not arguments[1]:
         return None  # without a format, a stand-in shows its type and sizes
     return kind
 
 
-def _is_copying() -> bool:
-    """Whether it is `copy.copy` that takes a tensor apart."""
+def raises_otherwise(function: Callable[..., Any], arguments: Any) -> bool:
+    """Whether a function of PyTorch that may raise is called where the code raises something else then."""
+    return may_raise(function, arguments) and handling() == RAISES
+
+
+def _as_subclass(tensor: Tensor, kind: type[Tensor]) -> Tensor:
+    if kind is not Tensor:
+        refuse("made subclass", user_place())
+    return Tensor.as_subclass(tensor, kind)
+
+
+for _stand_in in (ArgumentStandIn, ResultStandIn):  # no mode is asked
+    _stand_in.as_subclass = _as_subclass  # type: ignore[assignment,method-assign]
+
+
+def _is_called_by(code: CodeType) -> bool:
+    """Whether it is this code of Python's or PyTorch's, or what it calls, that asks."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and not is_of_user(frame) and frame.f_code is not copy.copy.__code__:
+    while frame.f_back is not None and not is_of_user(frame) and frame.f_code is not code:
         frame = frame.f_back
-    return frame.f_code is copy.copy.__code__
+    return frame.f_code is code
 
 
 def puts_data(function: Callable[..., Any]) -> bool:

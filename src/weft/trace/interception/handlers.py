@@ -9,9 +9,9 @@ from __future__ import annotations
 import dis
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -39,7 +39,10 @@ DIVIDING = frozenset(_DIVIDING.split())  # raise where whole numbers are divided
 SWALLOWING = frozenset({"suppress", "ExitStack", "raises"})  # what may catch in a `with` statement
 TRACING = (f"trace{os.sep}tracer.py", f"trace{os.sep}backward.py")
 BEGINS = frozenset({"run", "_differentiate"})  # where traced code is called
-_STOPS = frozenset({"RERAISE", "POP_EXCEPT", "RETURN_VALUE"})
+SWALLOWS, RAISES = "swallows", "raises"
+_RAISES = frozenset({"RERAISE", "RAISE_VARARGS"})
+_ENDS = frozenset({"POP_EXCEPT", "RETURN_VALUE", "RETURN_CONST"})  # of a handler after which code goes on
+_ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_NO_INTERRUPT")
 
 
 def may_raise(function: Any, arguments: Iterable[Any]) -> bool:
@@ -55,40 +58,91 @@ def may_raise(function: Any, arguments: Iterable[Any]) -> bool:
     return bool(tensors) and not any(given.is_floating_point() or given.is_complex() for given in tensors)
 
 
-def would_catch() -> bool:
-    """Whether traced code of this thread handles exceptions where it is; what called the program does not count."""
+def handling() -> str | None:
+    """What traced code of this thread does with exceptions where it is: "swallows" them or "raises" the same or others.
+
+    What called the program does not count.
+    """
     frame: FrameType | None = sys._getframe(1)
+    found = None
     while frame is not None and not (frame.f_code.co_filename.endswith(TRACING) and frame.f_code.co_name in BEGINS):
-        if is_of_user(frame) and _catches(frame.f_code, frame.f_lasti):
-            return True
+        if is_of_user(frame) and (here := _handled(frame.f_code, frame.f_lasti)):
+            if SWALLOWS in here:
+                return SWALLOWS
+            found = RAISES
         frame = frame.f_back
-    return False
+    return found
 
 
-def _catches(code: CodeType, place: int) -> bool:
+def _handled(code: CodeType, place: int) -> frozenset[str]:
     if sys.version_info < (3, 11):
-        return any(step.opname == "JUMP_IF_NOT_EXC_MATCH" for step in dis.get_instructions(code))
-    return any(start <= place < end for start, end in _caught(code))
+        catches = any(step.opname == "JUMP_IF_NOT_EXC_MATCH" for step in dis.get_instructions(code))
+        return frozenset({SWALLOWS}) if catches else frozenset()
+    return frozenset(kind for start, end, kind in _parts(code) if start <= place < end)
 
 
 @cache
-def _caught(code: CodeType) -> tuple[tuple[int, int], ...]:
-    """The parts of a function's bytecode, by their ends, for which it has a handler that may swallow an exception."""
+def _parts(code: CodeType) -> tuple[tuple[int, int, str], ...]:
+    """The parts of a function's bytecode, by their ends, that have a handler, and what it does."""
     if not code.co_exceptiontable:
         return ()
-    steps = list(dis.get_instructions(code))
-    numbers: Mapping[int, int] = MappingProxyType({step.offset: number for number, step in enumerate(steps)})
-    found = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # not public, but nothing else reads it
-    return tuple((entry.start, entry.end) for entry in found if _swallows(code, steps[numbers[entry.target] :]))
+    handlers = _Handlers(code)
+    found = ((entry, handlers.kind(entry.target)) for entry in handlers.entries)
+    return tuple((entry.start, entry.end, kind) for entry, kind in found if kind is not None)
 
 
-def _swallows(code: CodeType, handler: list[dis.Instruction]) -> bool:
-    names = [step.opname for step in handler]
-    if names[0] != "PUSH_EXC_INFO":
-        return False  # the end of a handler itself
-    if names[1] == "WITH_EXCEPT_START":
-        return not SWALLOWING.isdisjoint(code.co_names)
-    if names[1] == "POP_TOP":
-        return True
-    last = next((number for number, name in enumerate(names) if name in _STOPS), len(names))
-    return "CHECK_EXC_MATCH" in names[:last] or "CHECK_EG_MATCH" in names[:last]
+class _Handlers:
+    """The handlers of a function's bytecode: whether they go on, or always raise.
+
+    A handler that only raises another exception, or the same, cannot be told from none while nothing is raised; and
+    where an operator raises, Python runs the call again.
+    """
+
+    def __init__(self, code: CodeType) -> None:
+        self.entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # not public, but nothing else reads it
+        self._suppresses = not SWALLOWING.isdisjoint(code.co_names)
+        self._steps = list(dis.get_instructions(code))
+        self._numbers = {step.offset: number for number, step in enumerate(self._steps)}
+        self._found: dict[int, bool] = {}
+
+    def kind(self, target: int) -> str | None:
+        """What the handler that begins there does; None for that of a `with` statement, and for the end of another."""
+        if self.swallow(target):
+            return SWALLOWS
+        first = self._numbers[target]
+        names = [step.opname for step in self._steps[first : first + 2]]
+        return RAISES if names[0] == "PUSH_EXC_INFO" and names[1] != "WITH_EXCEPT_START" else None
+
+    def swallow(self, target: int) -> bool:
+        """Whether code goes on behind the handler that begins there."""
+        if target not in self._found:
+            self._found[target] = False  # where a handler is asked of its own parts
+            self._found[target] = self._goes_on(self._numbers[target])
+        return self._found[target]
+
+    def _goes_on(self, first: int) -> bool:
+        names = [step.opname for step in self._steps[first : first + 2]]
+        if names[0] != "PUSH_EXC_INFO":
+            return False  # the end of a handler itself
+        if names[1] == "WITH_EXCEPT_START":
+            return self._suppresses
+        seen, ahead = set[int](), [first]
+        while ahead:
+            number = ahead.pop()
+            step = self._steps[number]
+            if number in seen:
+                continue
+            seen.add(number)
+            if step.opname in _ENDS or self._is_swallowed_inside(step.offset):
+                return True
+            if step.opname in _RAISES:
+                continue
+            if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+                ahead.append(self._numbers[step.argval])
+            if not step.opname.startswith(_ALWAYS_JUMPS):
+                ahead.append(number + 1)
+        return False
+
+    def _is_swallowed_inside(self, place: int) -> bool:
+        covering = (entry.target for entry in self.entries if entry.start <= place < entry.end)
+        return any(self.swallow(target) for target in covering)

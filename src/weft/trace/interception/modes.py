@@ -5,17 +5,34 @@ Beside `capture.py`, which intercepts operators, the one place in tracing that u
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
+import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
+import torch._decomp
+import torch._functorch.config
+import torch._refs
+import torch.fx.experimental._config
+import torch.nested._internal.nested_tensor
+from torch._compile import _disable_dynamo
+from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from weft.trace.interception.user_lines import UnplacedShapes
 
 # As they are before `announce` makes others of them.
 _top_hooks: Callable[[bool], tuple[Any, Any] | None] = torch._C._autograd._top_saved_tensors_default_hooks
@@ -31,6 +48,18 @@ def has_function_modes() -> bool:
 def function_mode_count() -> int:
     """How many torch function modes are active."""
     return torch._C._len_torch_function_stack()
+
+
+def operators_are_plain() -> bool:
+    """Whether operators do on this thread what they do on a new one: no mode, tracer or transform has a say."""
+    return not (
+        torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_any_autocast_enabled()
+        or torch.is_inference_mode_enabled()
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def functions_are_intercepted() -> bool:
@@ -56,6 +85,7 @@ def without_saved_tensors_hooks() -> Iterator[None]:
             _push_hooks(*pair)
 
 
+MAKE_SUBCLASS = torch.Tensor._make_subclass
 # What operators read when they run, as (who has the function that sets it, its name). What belongs to a thread is left
 # out where whoever runs operators later takes it along: grad mode, say.
 SETTERS: tuple[tuple[Any, str], ...] = (
@@ -107,11 +137,11 @@ def forward_levels() -> int:
 
 
 def is_differentiated_forward(leaves: Sequence[Any], root: Any) -> bool:
-    """Whether one of these, or a tensor of a module, carries a tangent of forward-mode differentiation."""
+    """Whether something in these, or a tensor of a module, carries a tangent of forward-mode differentiation."""
     if not forward_levels():
         return False
     own = (*root.parameters(), *root.buffers()) if isinstance(root, torch.nn.Module) else ()
-    tensors = (leaf for leaf in (*leaves, *own) if isinstance(leaf, torch.Tensor))
+    tensors = (leaf for leaf in (*tree_leaves(leaves), *own) if isinstance(leaf, torch.Tensor))
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
@@ -233,7 +263,7 @@ def hide_from_dynamo(packages: tuple[str, ...]) -> None:
 def symbolic_sizes(tensor: Any) -> dict[int, tuple[str, int, int | None]]:
     """The sizes of what another tracer made that vary, by dimension: what each is called, and its range.
 
-    A whole number is taken as a size too. What is computed of others is not among them.
+    A whole number is taken as a size too, unless it may be negative. What is computed of others is not among them.
     """
     sizes = (tensor,) if isinstance(tensor, torch.SymInt) else getattr(tensor, "shape", ())
     found: dict[int, tuple[str, int, int | None]] = {}
@@ -241,6 +271,8 @@ def symbolic_sizes(tensor: Any) -> dict[int, tuple[str, int, int | None]]:
         if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
             bounds = size.node.shape_env.var_to_range[size.node.expr]
             least, most = bounds.lower, bounds.upper
+            if not least.is_Integer or least < 0:  # a number, which no size is: it may also be below all numbers
+                continue
             found[place] = (str(size.node.expr), int(least), int(most) if most.is_Integer and most < 1 << 60 else None)
     return found
 
@@ -249,3 +281,200 @@ def is_option_of_inductor(name: str) -> bool:
     """Whether an option is one of PyTorch's own compiler."""
     found: list[str] = importlib.import_module("torch._inductor").list_options()
     return name in found
+
+
+def is_dynamo_loaded() -> bool:
+    """Whether anybody has imported Dynamo: what PyTorch does only for it can be left out before that."""
+    return "torch._dynamo" in sys.modules
+
+
+class OpenMode(TorchDispatchMode):
+    """A mode that PyTorch does not hide from Dynamo: it would import Dynamo to do so."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# What PyTorch makes of a function that Dynamo is to leave alone imports Dynamo when it is first called, unless it finds
+# there what it is to call.
+_HIDDEN = _disable_dynamo(lambda: None).__code__
+_CALLED = "__dynamo_disable"
+
+
+@functools.cache
+def import_no_dynamo() -> None:
+    """Let PyTorch's rules for operators run as they are until somebody else imports Dynamo.
+
+    Rules are hidden from it, which takes a second and 40 MB where nobody uses it, and changes nothing then.
+    """
+    if is_dynamo_loaded():
+        return
+    tables: Iterable[Mapping[Any, Any]] = torch._decomp.global_decomposition_table.values()
+    modules = (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._refs.linalg, torch._refs.fft)
+    waiting = [rule for table in (*tables, *map(vars, modules)) for rule in table.values()]
+    seen = set()
+    while waiting:
+        rule = waiting.pop()
+        if not isinstance(rule, FunctionType) or rule in seen:
+            continue
+        seen.add(rule)
+        inside = [cell.cell_contents for cell in rule.__closure__ or () if cell != _EMPTY]
+        if rule.__code__ is _HIDDEN:
+            _run_as_it_is(rule, inside[_HIDDEN.co_freevars.index("fn")])
+        waiting += inside
+
+
+_EMPTY = CellType()  # of a name that nothing was given to
+
+
+def _run_as_it_is(hidden: Any, function: Any) -> None:
+    """Let a function that is hidden from Dynamo run as it is until there is one."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_dynamo_loaded():
+            return function(*args, **kwargs)
+        vars(function).pop(_CALLED, None)  # of two threads the second one finds nothing to do
+        return hidden(*args, **kwargs)
+
+    # Dynamo traces no code of this file.
+    run.__code__ = run.__code__.replace(co_filename=_HIDDEN.co_filename)
+    vars(function).setdefault(_CALLED, run)
+
+
+class _WithoutDynamo:
+    """The module torch to code that would import Dynamo for a setting which only who has imported it can make."""
+
+    _unset = SimpleNamespace(config=SimpleNamespace(_custom_ops_profile=None))
+
+    def __getattr__(self, name: str) -> Any:
+        return self._unset if name == "_dynamo" and not is_dynamo_loaded() else getattr(torch, name)
+
+
+VALIDATOR = "torch.fx.experimental.validator"  # of what is concluded of symbols; it imports Dynamo, to be switched off
+_no_validator = SimpleNamespace(translation_validation_enabled=lambda: False)
+
+
+def _import(name: str, *rest: Any) -> Any:
+    return _no_validator if name == VALIDATOR else importlib.__import__(name, *rest)
+
+
+def _no_trace(*_names: Any, **_records: Any) -> None:
+    """What whoever reads traces of Dynamo's programs is told of another one's symbols."""
+
+
+def _without_dynamo(function: Any) -> Any:
+    """Give a function of PyTorch to which there is no Dynamo until somebody imports it."""
+    function = inspect.unwrap(function)  # of what records events to be replayed
+    names = {**function.__globals__, "torch": _WithoutDynamo(), "trace_structured": _no_trace}
+    names["__builtins__"] = {**vars(builtins), "__import__": _import}
+    found = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
+
+
+class _OpenFakeMode(OpenMode, FakeTensorMode):
+    """PyTorch's mode of stand-ins while there is no Dynamo that it would have to be hidden from."""
+
+    __torch_dispatch__ = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", FakeTensorMode.__torch_dispatch__)
+    _dispatch_impl = _without_dynamo(FakeTensorMode._dispatch_impl)
+
+
+class _OpenShapes(UnplacedShapes):
+    """PyTorch's table of symbols without a validator."""
+
+    __init__ = _without_dynamo(ShapeEnv.__init__)
+    _init = _without_dynamo(ShapeEnv._init)
+    create_symbol = _without_dynamo(ShapeEnv.create_symbol)
+    _log_guard = _without_dynamo(ShapeEnv._log_guard)
+    _set_replacement = _without_dynamo(ShapeEnv._set_replacement)
+
+
+KNOWN = "2.13."  # the releases of PyTorch whose constructors are repeated, or copied, here
+
+
+def _may_do_without_dynamo() -> bool:
+    return torch.__version__.startswith(KNOWN) and not is_dynamo_loaded()
+
+
+def table_of_symbols(**options: Any) -> UnplacedShapes:
+    """Make PyTorch's table of symbols, without importing Dynamo where nobody wants what it concludes validated."""
+    is_validated = torch.fx.experimental._config.translation_validation
+    return (_OpenShapes if _may_do_without_dynamo() and not is_validated else UnplacedShapes)(**options)
+
+
+def fake_mode() -> FakeTensorMode:
+    """Make PyTorch's mode of stand-ins without importing Dynamo, of which its constructor reads two settings.
+
+    Importing it takes a second and 40 MB, and most processes need it for nothing else. Tests compare what both set.
+    """
+    settings = torch._functorch.config
+    if not _may_do_without_dynamo() or settings.fake_tensor_propagate_real_tensors:
+        return FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+    found = _OpenFakeMode.__new__(_OpenFakeMode)
+    TorchDispatchMode.__init__(found)
+    count = torch.nested._internal.nested_tensor._tensor_id_counter
+    vars(found).update(
+        allow_fallback_kernels=True,
+        propagate_real_tensors=False,
+        fake_tensor_converter=FakeTensorConverter(copy_data=False, export=False),
+        static_shapes=True,
+        allow_scalar_outputs=False,
+        _allow_unsafe_data_ptr_access=settings.fake_tensor_allow_unsafe_data_ptr_access,
+        allow_meta=settings.fake_tensor_allow_meta,
+        cache_enabled=True,
+        cache_crosscheck_enabled=False,
+        allow_non_fake_inputs=True,
+        in_kernel_invocation=False,
+        enter_stack=[],
+        shape_env=None,
+        _stack_trace=traceback.extract_stack(limit=1),
+        _stack=None,
+        _mode_key=torch._C._TorchDispatchModeKey.FAKE,
+        nt_tensor_id_initial_count=count,
+        nt_tensor_id_counter=count,
+    )
+    return found
+
+
+def next_autograd_number() -> int:
+    """The sequence number that the next autograd node of this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def running_autograd_number() -> int | None:
+    """The sequence number of the autograd node whose backward is running, if one is."""
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def graph_is_retained() -> bool:
+    """Whether the backward that is running keeps what another one would need."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, Any], ...]:
+    """What runs before or after each step of this optimizer, or of every one, by where it is registered."""
+    return (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+
+
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """Let learning rate schedulers know that the optimizer has made a step: they warn where none came before theirs."""
+    if not getattr(optimizer, "_opt_called", False):
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def count_up(counts: list[torch.Tensor]) -> None:
+    """Add one to each count in one call: an optimizer has as many as parameters."""
+    torch._foreach_add_(counts, 1)
+
+
+def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether somebody has put a function in the place of this optimizer's step; what schedulers put there is known."""
+    own = vars(optimizer).get("step")
+    return own is not None and not getattr(own, "_wrapped_by_lr_sched", False)

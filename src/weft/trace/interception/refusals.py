@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -141,6 +141,16 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "gradients are added up outside of programs, between calls",
             "use torch.autograd.grad inside, or read .grad outside the hybridized code",
         ),
+        "gradient kept": (
+            "the program asks for the gradient of a tensor in the middle: retain_grad()",
+            "a program has one backward, which gives the gradients of what went in",
+            "return it and call torch.autograd.grad outside, or keep the gradient by a hook; or " + KEEP_EAGER,
+        ),
+        "gradient put": (
+            "the program assigns .grad of a tensor",
+            "gradients are added up outside of programs, between calls",
+            "set .grad to None, or to what it is to be, outside the hybridized code; or " + KEEP_EAGER,
+        ),
         "reentrant checkpoint": (
             "the program calls the function behind checkpoints with use_reentrant=True itself",
             "it calls backward() while gradients are computed, and would add to stand-ins of parameters",
@@ -239,6 +249,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "hybridize runs Python once per signature, so every run would get what came at the first",
             "take it before the call, and pass it as an argument; or " + KEEP_EAGER,
         ),
+        "context variable": (
+            "the program sets a context variable that held nothing",
+            "what was set cannot be taken away again, so that each call would find it set",
+            "set it before the first call, or give it a default; or " + KEEP_EAGER,
+        ),
         "counter": (
             "the program counts in a Python object, and what it does depends on the very number",
             "each number would be another program; one that goes into operators, or is compared, may change freely",
@@ -255,10 +270,20 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "each call gives one with tensors of its own, made as copy.copy makes it",
             "return tensors in a tuple or a dictionary, or let the class be copied by copy.copy",
         ),
+        "forgetful": (
+            "the program calls a function that remembers its results (functools.lru_cache) with other things each time",
+            "it would run in each call, with all that it does beside",
+            "call it outside and pass its result as an argument, or do not let it remember; or " + KEEP_EAGER,
+        ),
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
             "keep it in a dictionary, a list or an attribute (self.last = y), or return it; or " + KEEP_EAGER,
+        ),
+        "made subclass": (
+            "the program makes a parameter, or a tensor of another class, of a tensor that it is given",
+            "while Python is traced a tensor stands in for it that has a class of its own",
+            "make it outside and pass it as an argument, or use requires_grad_(); or " + KEEP_EAGER,
         ),
         "subclass": (
             "the program is given a tensor subclass",
@@ -389,3 +414,24 @@ def refuse_unmaterialised(name: str) -> UnmaterialisedError:
         why="the first call makes the parameters of lazy modules (nn.LazyLinear, ...), by the sizes of what comes in",
         fix="call it once before, as you would without Weft",
     )
+
+
+class ForgottenError(UsageError):
+    """A program is asked for of code that calls functions which remember their results, and have none yet."""
+
+    detail = ""  # which function it was
+
+    def refused(self) -> UnsupportedError:
+        """The error for code where it is so at each call."""
+        return refusal("forgetful", None, self.detail)
+
+
+def refuse_forgotten(functions: Sequence[str]) -> ForgottenError:
+    """The error for a program of such code; whoever may run the call imperatively does so instead."""
+    error = ForgottenError(
+        f"the program calls a function that remembers results and has none yet ({functions[0]}, functools.lru_cache)",
+        why="it runs once for each of its arguments, with all that it does beside, and not once in each run",
+        fix="call it once before, as you would without Weft",
+    )
+    error.detail = functions[0]
+    return error

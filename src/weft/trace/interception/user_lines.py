@@ -1,9 +1,12 @@
-"""Find the line of the user's source that is responsible, on the stack or among an exception's frames."""
+"""Find the line of the user's source that is responsible: on the stack, of an exception, of a guard on numbers."""
 
 from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import Any
+
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from weft.ir.graph import Place
 from weft.owners import TORCH, WEFT, Owner, owner_of
@@ -11,7 +14,7 @@ from weft.owners import TORCH, WEFT, Owner, owner_of
 # Weft's layers that run user code are not the user's; its models and examples are, and so are installed ones.
 API = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("api", "lazy_tensors", "programs"))
 LAYERS = ("trace", "compile", "programs", "lazy_tensors", "api", "runtime", "train")
-OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in LAYERS)
+OURS = tuple(f"{folder}{part}" for folder in WEFT for part in (*(f"{layer}/" for layer in LAYERS), "tracebacks.py"))
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
 DISTRIBUTIONS = tuple(f"{folder}distributions/" for folder in TORCH)
 LIBRARY = (*(f"{folder}{name}/" for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)
@@ -80,3 +83,27 @@ def is_of_user(frame: FrameType) -> bool:
 
 def _place(frame: FrameType, line: int) -> Place:
     return Place(frame.f_code.co_filename, line, frame.f_code.co_name)
+
+
+class PlacedGuards(list[Any]):
+    """The guards of PyTorch's `ShapeEnv`, with a place each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[Place | None] = []
+
+    def append(self, guard: Any) -> None:
+        """Add a guard, made by the code that runs now."""
+        self.places.append(user_place())
+        super().append(guard)
+
+    def placed(self) -> list[tuple[Any, Place | None]]:
+        """What must hold, as expressions, and where it was decided."""
+        return [(guard.expr, place) for guard, place in zip(self, self.places, strict=True)]
+
+
+class UnplacedShapes(ShapeEnv):
+    """PyTorch's `ShapeEnv` without a search of its own for the line that asks: the search imports its exporter."""
+
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[Any, str]:
+        return super()._get_stack_summary(is_debug, framework_loc or "a traced program")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
-from weft.ir.extents import Extent
+from weft.ir.extents import Extent, is_same_size
 from weft.ir.graph import Place, Value
 from weft.ir.ops import build
 from weft.ir.size_numbers import number_of
@@ -166,7 +166,7 @@ class Expression:
 
     def part(self, dimension: int, start: int, stop: int, step: int = 1) -> Expression:
         """Every step-th element of one dimension from start to before stop."""
-        if (start, stop, step) == (0, self.shape[dimension], 1):
+        if (start, stop, step) == (0, self.shape[dimension], 1) and is_same_size(stop, self.shape[dimension]):
             return self
         starts, stops, steps = [0] * self.rank, list(self.shape), [1] * self.rank
         starts[dimension], stops[dimension], steps[dimension] = start, stop, step

@@ -14,8 +14,7 @@ from itertools import pairwise
 from weft.errors import InternalError, UsageError
 from weft.ir import library
 from weft.ir.calls import Call, WrittenArgument
-from weft.ir.graph import Graph, Result, Value, Write
-from weft.ir.lifted import LiftedGraph
+from weft.ir.graph import Graph, LiftedGraph, Result, Value, Write
 from weft.ir.op_types import REAL
 from weft.ir.ops import may_refuse
 from weft.ir.sharing import SHARING_OPS, is_negated, looked_into, looks_elsewhere, sources
@@ -155,6 +154,8 @@ class _Lifter:
                 arguments.unread = frozenset(at for at in range(len(fresh)) if (value, at) not in self.read)
             found = rule(arguments)
             results = (*absent, *(found if isinstance(found, tuple) else (found,)))
+            if len(results) != len(declared):  # of a size that cannot occur, as code has counted them
+                raise UsageError(f"{call.target} gives {len(results)} results, not {len(declared)}")
             results = tuple(
                 None if result is None and at in arguments.unread else _fitted(result, kind)
                 for at, (result, kind) in enumerate(zip(results, declared, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.ir.extents import Extent
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression
@@ -82,7 +84,21 @@ def linear(arguments: Arguments) -> Expression:
     return found if bias is None else found + bias.wide()
 
 
+def of_bytes(arguments: Arguments) -> Expression:
+    """The product of integers of 8 bits with signs, in 32 bits.
+
+    Processors multiply bytes without a sign by bytes with one: 128 is added to the left ones, and what that adds to a
+    column's sums subtracted. Of a weight these are computed once. Sums wrap as integers of 32 bits, so all is exact.
+    """
+    left, right = arguments.tensors("self", "mat2")
+    arguments.require(left.dtype is right.dtype is torch.int8, "of other types than int8")
+    moved = (left.cast(torch.int32) + 128).cast(torch.uint8).cast(torch.int32)
+    wide = right.cast(torch.int32)
+    return moved.matmul(wide) - wide.sum((0,), keep=True) * 128
+
+
 PRODUCTS: Rules = {
+    "aten._int_mm.default": of_bytes,
     "aten.mm.default": plain("self", "mat2"),
     "aten.bmm.default": plain("self", "mat2"),
     "aten.addmm.default": plus("mat1", "mat2"),

@@ -58,9 +58,18 @@ def even_times(places: torch.Tensor, extent: int) -> int:
     return times if torch.equal(places, even) else 0
 
 
+MOST_ADDED = 4  # elements that took the same: so few are added up one by one, in one loop with what is around
+
+
 def gathered_back(gradient: Expression, dimension: int, places: torch.Tensor, extent: int) -> Expression:
     """The gradient of taking elements at places: the sum over all that took each."""
-    if times := even_times(places, extent):
+    times = even_times(places, extent)
+    if 0 < times <= MOST_ADDED:
+        total = gradient.like(0.0)  # -0 and -0 are 0 in a sum
+        for place in range(times):
+            total = total + gradient.part(dimension, place, extent * times, times)
+        return total
+    if times:
         apart = (*gradient.shape[:dimension], extent, times, *gradient.shape[dimension + 1 :])
         return gradient.reshape(apart).sum((dimension + 1,))
     shape = (*gradient.shape[:dimension], extent, *gradient.shape[dimension + 1 :])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.errors import UsageError
 from weft.ir import library
-from weft.ir.calls import HOLE, Call, Path, ViewStep, map_arguments
+from weft.ir.calls import HOLE, Call, Operand, Path, ViewStep, map_arguments
+from weft.ir.extents import Extent, FixedSizeError, Polynomial, today
 from weft.ir.types import Type, contiguous
 from weft.trace.lift.arguments import Arguments, Rules
 from weft.trace.lift.expression import Expression, positions
@@ -58,12 +61,38 @@ def _step_types(tensor: Expression, step: ViewStep) -> tuple[Type, ...]:
     empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Operand):
+            raise UsageError("it writes into a part whose size only a run knows")
         return empty if leaf == HOLE else leaf
 
     arguments, keywords = map_arguments(step.arguments, fill), dict(map_arguments(step.keywords, fill))
     result = library.resolve(step.target)(*arguments, **keywords)
     parts = result if isinstance(result, list | tuple) else [result]
+    if step.target in ("aten.view.default", "aten._unsafe_view.default"):
+        return (contiguous(tensor.dtype, _asked_shape(tensor.shape, step.arguments[1])),)
     return tuple(contiguous(part.dtype, tuple(part.shape)) for part in parts)
+
+
+def _asked_shape(shape: tuple[int, ...], asked: Any) -> tuple[int, ...]:
+    """The shape of a view that is asked for by its sizes, of which one may be -1: as sizes that vary, where they do."""
+    count = reduce(mul, shape, 1)
+    for size in asked:
+        if size != -1:
+            count = _quotient(count, size)
+    return tuple(count if size == -1 else size for size in asked)
+
+
+def _quotient(count: int, size: int) -> int:
+    if today(size) == 0:
+        return 0  # as PyTorch has found, which raises where -1 could be anything
+    if not isinstance(size, Extent):
+        return count // size
+    whole = count.expression if isinstance(count, Extent) else Polynomial.constant(count)
+    found = whole.over_size(size.expression)
+    if found is None:
+        raise FixedSizeError(f"{whole} elements are cut into rows of {size}")
+    number = today(count) // today(size)
+    return number if found.number is not None else Extent(number, found)
 
 
 def _same_order(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:

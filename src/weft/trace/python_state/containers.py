@@ -108,13 +108,13 @@ class OfContext(Slotted):
         return ["value"]
 
     def __getitem__(self, name: str) -> Any:
-        found = self.thing.get(MISSING)
-        if found is MISSING:
-            raise KeyError(name)
-        return found
+        try:
+            return self.thing.get()  # of one that was never set its default
+        except LookupError:
+            raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter([] if self.thing.get(MISSING) is MISSING else ["value"])
+        return iter([] if look(self, "value") is MISSING else ["value"])
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.thing.set(value)
@@ -134,11 +134,11 @@ class OfPartial(Slotted):
     """What a partial function is made of, which traced code finds other things in."""
 
     def _names(self) -> list[str]:
-        return ["func", "args"]
+        return ["func", "args", "keywords"]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        made_of = {"func": self.thing.func, "args": self.thing.args, name: value}
-        self.thing.__setstate__((made_of["func"], made_of["args"], self.thing.keywords, vars(self.thing)))
+        made_of = {part: getattr(self.thing, part) for part in self._names()} | {name: value}
+        self.thing.__setstate__((*made_of.values(), vars(self.thing)))
 
 
 class OfObject(Slotted):
@@ -146,6 +146,13 @@ class OfObject(Slotted):
 
     def _names(self) -> list[str]:
         return ["__class__"]
+
+
+class OfClass(Slotted):
+    """What a class is derived from, which others may replace."""
+
+    def _names(self) -> list[str]:
+        return ["__mro__"]
 
 
 class AbsentNames(Slotted):

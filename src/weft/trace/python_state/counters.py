@@ -8,9 +8,9 @@ run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from weft.ir.graph import Place
 from weft.trace.python_state.containers import MISSING, put
 from weft.trace.python_state.effects import REFILLED, Rebound
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 
 LARGEST = 1 << 62
 
@@ -29,10 +29,22 @@ class NumberLeaf:
 
     function: Callable[..., Any]
     places: tuple[int, ...]
+    text: str = ""  # of the function, where it is written as an expression
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether it is the one number that it is of."""
+        names, _, body = self.text.removeprefix("lambda ").partition(": ")
+        return len(self.places) == 1 and bool(body) and names == body
 
     def value(self, numbers: Sequence[Any]) -> Any:
         """The number, of a run with these numbers."""
         return self.function(*[numbers[place] for place in self.places])
+
+
+def leaf_of_text(text: str, places: tuple[int, ...]) -> NumberLeaf:
+    """What a function computes that is written as an expression."""
+    return NumberLeaf(eval(text, {"math": math, "torch": torch}), places, text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +62,12 @@ class Condition:
 
 def is_countable(thing: Any) -> bool:
     """Whether a thing is a number that a program may take from a place."""
-    return (type(thing) is int and -LARGEST < thing < LARGEST) or (type(thing) is float and isfinite(thing))
+    return (type(thing) is int and -LARGEST < thing < LARGEST) or (type(thing) is float and math.isfinite(thing))
 
 
-def counted_places(kept: Iterable[Rebound]) -> list[Location]:
+def counted_places(kept: Iterable[Rebound]) -> list[Slot]:
     """The places whose numbers became others."""
-    found: list[Location] = []
+    found: list[Slot] = []
     for entry in kept:
         if entry.slot.given is not None or entry.appends:
             continue
@@ -68,12 +80,12 @@ def counted_places(kept: Iterable[Rebound]) -> list[Location]:
     return found
 
 
-def _counted_items(entry: Rebound) -> list[Location]:
+def _counted_items(entry: Rebound) -> list[Slot]:
     """The places of numbers in a list that has as many items as before."""
     items = entry.slot.container
     if entry.structure.num_children != len(items) or entry.structure.num_leaves != len(items):
         return []
-    inside = Location(items, None, entry.slot.path, parent=entry.slot.parent, is_attribute=entry.slot.is_attribute)
+    inside = Slot(items, None, entry.slot.path, parent=entry.slot.parent, is_attribute=entry.slot.is_attribute)
     return [
         inside.at(place)
         for place, (leaf, item) in enumerate(zip(entry.leaves, items, strict=True))
@@ -85,7 +97,7 @@ def _may_count(leaf: Any) -> bool:
     return isinstance(leaf, NumberLeaf) or is_countable(leaf)
 
 
-def place_stand_in(slot: Location, stand_in: Any) -> None:
+def place_stand_in(slot: Slot, stand_in: Any) -> None:
     """Let traced code find what stands for a number in its place."""
     if slot.owner is None:
         put(slot.container, slot.key, stand_in)
@@ -93,7 +105,7 @@ def place_stand_in(slot: Location, stand_in: Any) -> None:
         slot.put(stand_in)
 
 
-def number_at(slot: Location) -> Any:
+def number_at(slot: Slot) -> Any:
     """The number that is in a place now; MISSING if there is none that a program may take."""
     found = slot.get()
     return found if is_countable(found) else MISSING

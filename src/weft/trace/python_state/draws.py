@@ -25,7 +25,7 @@ import torch
 from weft.ir.graph import Place
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
-from weft.trace.python_state.locations import Location, standing_in
+from weft.trace.python_state.locations import Slot, standing_in
 from weft.trace.python_state.reachable import OF_PROCESS, SOURCES, PythonState
 
 # What gives one number: a Python int or float, where it is asked for no array.
@@ -149,7 +149,7 @@ class DrawnSources:
         self._names = [
             (module, name)
             for module in (random, np.random)
-            for name in sorted(NUMBERS & state.mentioned)
+            for name in sorted(state.mentioned)  # whatever else than to draw a number they are asked for is refused
             if getattr(vars(module).get(name), "__self__", None) in OF_PROCESS
         ]
         owners = [method.__self__ for _, method in bound]
@@ -159,7 +159,7 @@ class DrawnSources:
             if not isinstance(one, (random.SystemRandom, np.random.BitGenerator)) and id(one) not in self._stand_ins:
                 with suppress(Exception):  # one that cannot be copied: what it draws is refused
                     self._stand_ins[id(one)] = DrawnFrom(one, drawn)
-        self._entries: list[tuple[Location, Any]] = [
+        self._entries: list[tuple[Slot, Any]] = [
             (place, self._stand_ins[id(one)])
             for one in {id(one): one for one in state.sources}.values()
             if id(one) in self._stand_ins

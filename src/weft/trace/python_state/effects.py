@@ -26,10 +26,12 @@ import torch
 from weft.trace.interception.builtin_names import is_builtin_name
 from weft.trace.interception.capture import TreeSpec, is_stand_in, tree_flatten
 from weft.trace.interception.refusals import refuse
+from weft.trace.python_state.caches import Memory
 from weft.trace.python_state.containers import (
     EVERYTHING,
     MISSING,
     Keys,
+    OfContext,
     Slotted,
     Touched,
     attributes,
@@ -42,7 +44,7 @@ from weft.trace.python_state.containers import (
 )
 from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of
 from weft.trace.python_state.given_objects import kind_of_object
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.trees import (
     TakenApart,
@@ -83,7 +85,7 @@ class Rebound:
     no key.
     """
 
-    slot: Location
+    slot: Slot
     before: Any
     leaves: tuple[Any, ...]
     structure: TreeSpec
@@ -127,7 +129,7 @@ class Rebound:
 class KeptConstant:
     """A tensor that is the same at every run: it is put in its place once, when nothing can refuse its program."""
 
-    slot: Location
+    slot: Slot
     tensor: torch.Tensor
 
     def put(self) -> None:
@@ -139,7 +141,7 @@ class KeptConstant:
 class Change:
     """What traced code left in a place, and what was there before; of a list or a queue all that is in it."""
 
-    slot: Location
+    slot: Slot
     before: Any
     after: Any
     may_be_constant: bool  # a table that is kept for later calls is put there once
@@ -166,6 +168,8 @@ class Change:
         if isinstance(self.slot.key, torch.Tensor):
             refuse("kept tensor", None, detail="as a key")
         refuse_text_of_stand_in(self.slot.key)
+        if isinstance(self.slot.container, OfContext) and self.before is MISSING:
+            refuse("context variable", None, detail=self.slot.path)
         if self.is_whole and isinstance(self.slot.container, REFILLED):
             return self._refilled(real, apart)
         if self.is_whole:
@@ -182,9 +186,10 @@ class Change:
         # Only what was in it is what it was: any other tensor that a stand-in stands for is another one at each run.
         there = {id(item) for item in self.before}
         known = [(item, real.get(id(item), item)) for item in self.after]
+        own = {place for place, item in enumerate(self.after) if self._is_own(item, place, real)}
         after = [
             self.before[place]
-            if self._is_own(item, place, real)
+            if place in own
             else tensor
             if id(tensor) in there and type(tensor) is not OwnNumber
             else item
@@ -195,7 +200,10 @@ class Change:
         if len(after) > len(self.before) and all(map(is_, after, self.before)):
             leaves, structure = apart.flatten(self.after[len(self.before) :])
             return Rebound(self.slot, None, tuple(leaves), structure, appends=True)
-        leaves, structure = apart.flatten([_former(place, item, self.before) for place, item in enumerate(after)])
+        former = [
+            Former(place) if place in own else _former(place, item, self.before) for place, item in enumerate(after)
+        ]
+        leaves, structure = apart.flatten(former)
         return Rebound(self.slot, None, tuple(leaves), structure, refills=True)
 
     def _is_own(self, item: Any, key: Any, real: Real) -> bool:
@@ -262,7 +270,7 @@ OF_PYTHON = frozenset({"__warningregistry__", "__builtins__"})  # what Python it
 class Left:
     """What tracing had left in objects: the place, the stand-in there, what had been there before."""
 
-    entries: tuple[tuple[Location, Any, Any], ...]
+    entries: tuple[tuple[Slot, Any, Any], ...]
     nested: tuple[str, ...] = ()  # containers that were given things with stand-ins in them
 
     def constants(self, real: Real, constant: Constant) -> list[KeptConstant]:
@@ -289,7 +297,7 @@ class Kept:
 
     def __init__(self, state: PythonState) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
-        self._caches = [(cache, cache.cache_info().misses) for cache in state.caches]
+        self._memories = [*map(Memory, state.caches)]
 
     def take_back(self, state: PythonState) -> list[Change]:
         """Find what has changed, and put back what was there."""
@@ -310,6 +318,10 @@ class Kept:
                 _put_in_order(container, before)
         return found
 
+    def forget(self) -> list[str]:
+        """Let functions forget what they have remembered since; the names of those that were run for it."""
+        return [memory.name for memory in self._memories if memory.forget()]
+
     def touched(self) -> Touched:
         """What is different from before in the containers: what the code changed as it was traced."""
         found = Touched()
@@ -318,17 +330,14 @@ class Kept:
         return found
 
     def put_back(self, state: PythonState) -> Left:
-        """Put back what stood where a state found stand-ins now; clear the caches of functions that may hold some."""
-        for cache, misses in self._caches:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()
+        """Put back what stood where a state found stand-ins now."""
         owners = {id(class_dictionary(kind)): kind for kind in state.classes}
         found = (_emptied(container, before, owners) for container, before in self._before.values())
         nested = tuple(path for path in found if path is not None)
         slots = [slot for slot in reversed(state.stand_ins) if not isinstance(slot.container, tuple)]
         return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in slots), nested)
 
-    def _put_back(self, slot: Location) -> Any:
+    def _put_back(self, slot: Slot) -> Any:
         _, copied = self._before.get(identity(slot.container), (None, None))
         before = MISSING if copied is None else look(copied, slot.key)
         slot.put(before)
@@ -343,11 +352,11 @@ def _put_in_order(container: dict[Any, Any], before: Mapping[Any, Any]) -> None:
             kind.__setitem__(container, key, kind.pop(container, key))
 
 
-def _place(state: PythonState, container: Any, owner: type | None, key: Any) -> Location:
+def _place(state: PythonState, container: Any, owner: type | None, key: Any) -> Slot:
     return replace(state.inside(container, key), owner=owner)
 
 
-def _changes(place: Callable[[Any], Location], before: Any, kind: str) -> Iterator[Change]:
+def _changes(place: Callable[[Any], Slot], before: Any, kind: str) -> Iterator[Change]:
     """What has changed in a container; of which `kind` of object it holds the attributes, if it does."""
     slot = place(None)
     container, changed = slot.container, _difference(slot.container, before)
@@ -413,7 +422,7 @@ def _emptied(container: Any, before: Any, owners: Mapping[int, type]) -> str | N
         return f"a {type(container).__name__}"
     for key in changed or ():
         if _has_stand_in([look(container, key)], apart=True):
-            Location(container, key, "", owner=owners.get(id(container))).put(look(before, key))
+            Slot(container, key, "", owner=owners.get(id(container))).put(look(before, key))
             return "a closure" if key is None else f"{key!r} of a dictionary"
     return None
 
@@ -483,16 +492,16 @@ class ArgumentCopies:
             if isinstance(copied, REFILLED):
                 if len(copied) != len(items) or not all(map(is_, copied, items)):
                     yield Change(
-                        Location(copied, None, "an argument", given=place), items, [*copied], may_be_constant=False
+                        Slot(copied, None, "an argument", given=place), items, [*copied], may_be_constant=False
                     )
             elif isinstance(copied, dict):
-                yield from dictionary_changes(Location(copied, None, "an argument", given=place), items)
+                yield from dictionary_changes(Slot(copied, None, "an argument", given=place), items)
             if own is not None:
-                slot = Location(attributes(copied), None, "an argument", given=place, is_attribute=True)
+                slot = Slot(attributes(copied), None, "an argument", given=place, is_attribute=True)
                 yield from dictionary_changes(slot, own)
 
 
-def dictionary_changes(slot: Location, before: dict[Any, Any]) -> Iterator[Change]:
+def dictionary_changes(slot: Slot, before: dict[Any, Any]) -> Iterator[Change]:
     """What is different in a dictionary: its entries, or all of it where they have another order."""
     now = slot.container
     if isinstance(now, dict) and not in_same_order(now, before):

@@ -426,7 +426,7 @@ def attribute_contents(
         if name not in APART
     }
     replaced = module.__dict__.get("forward")
-    if isinstance(replaced, FunctionType):
+    if replaced is not None and not type(replaced).__module__.startswith("weft."):
         found["forward"] = Same(replaced)
     return found
 
@@ -484,6 +484,14 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+SDP_KERNELS = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
+
+
+def _autocast_dtypes() -> Any:
+    """What a block of autocast that names no dtype computes in."""
+    return torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
+
+
 def _backends() -> Any:
     from_table = (torch.backends.mkldnn, torch.backends.cudnn, torch.backends.opt_einsum)
     names = ("enabled", "deterministic", "benchmark", "allow_tf32", "strategy")
@@ -498,6 +506,12 @@ def _decimals() -> Any:
 # By the name that code mentions: what tells the setting.
 SETTINGS: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
+        **dict.fromkeys(("autocast", "get_autocast_dtype", "get_autocast_cpu_dtype"), _autocast_dtypes),
+        **{name: getattr(torch.backends.cuda, name) for name in SDP_KERNELS},
+        "argv": lambda: tuple(sys.argv),
+        "fill_uninitialized_memory": lambda: getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009
+        "getrecursionlimit": sys.getrecursionlimit,
+        "geterr": np.geterr,
         "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
         "is_deterministic_algorithms_warn_only_enabled": torch.is_deterministic_algorithms_warn_only_enabled,
         "get_deterministic_debug_mode": torch.get_deterministic_debug_mode,

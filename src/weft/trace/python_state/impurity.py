@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import datetime as dt
+import gc
 import io
 import os
 import pickle
@@ -20,20 +21,24 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from weft.ir.graph import Place
 from weft.owners import Owner, owner_of
-from weft.trace.interception.refusals import refuse
+from weft.trace.interception.modes import MAKE_SUBCLASS
+from weft.trace.interception.refusals import note_raised, refuse, refuse_forgotten
 from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.caches import CACHED, METHODS, Memory, code_of_full
 from weft.trace.python_state.draws import set_state, state_of
-from weft.trace.python_state.locations import Location, standing_in
+from weft.trace.python_state.locations import Slot, standing_in
 from weft.trace.python_state.reachable import OF_PROCESS, TAKEN, PythonState
 
 Found = TypeVar("Found")
@@ -46,43 +51,63 @@ BUILTIN: dict[Any, str] = {
     **{getattr(time, name): f"time.{name}" for name in CLOCKS.split()},
     os.urandom: "os.urandom",
     os.getpid: "os.getpid",
+    **{getattr(os, name): f"os.{name}" for name in ("getcwd", "stat", "lstat", "listdir", "scandir", "access")},
+    gc.isenabled: "gc.isenabled",  # not while code is traced
     io.open: "open",
     builtins.input: "input",
 }
-PYTHON: dict[CodeType, str] = {getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")}
+# They run text, to which no name leads: what it reads would not be compared. Python's own modules make classes by them.
+OF_TEXT: dict[Any, str] = {builtins.eval: "eval", builtins.exec: "exec"}
+PYTHON: dict[CodeType, str] = {
+    **{getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")},
+    torch.initial_seed.__code__: "torch.initial_seed",
+}
 SEEDS = random.Random.__init__.__code__
 # Code that mentions none of these calls none of them.
 NAMES = frozenset(
     f"""
     {CLOCKS} now today utcnow urandom getpid open read_text read_bytes input token_bytes token_hex token_urlsafe
     randbelow randbits choice SystemRandom uuid1 uuid4 default_rng RandomState Random SeedSequence
-    SFC64 PCG64 MT19937 Philox
+    SFC64 PCG64 MT19937 Philox cache_clear cache_info eval exec initial_seed
+    _make_subclass getcwd cwd stat lstat listdir scandir iterdir glob access exists isfile isdir getsize getmtime
+    is_file is_dir isenabled
     """.split()
 )
 MOVING = frozenset({"random", "getrandbits", "seed", "setstate"})  # what a generator of Python's does in C
 # Where these ask for the time, or read a file, it is for a log, a warning or an import.
-ASIDE = ("logging", "warnings", "linecache", "tokenize", "traceback", "importlib", "inspect", "threading")
+ASIDE = {"logging", "warnings", "linecache", "tokenize", "traceback", "inspect", "threading"}
+ASIDE |= {"importlib", "_frozen_importlib", "_frozen_importlib_external"}
 
 
 def without_impure_calls(state: PythonState, trace: Callable[[], Found]) -> Found:
     """Give what tracing gives, or refuse where it asks for what is another answer each time."""
     with _iterators_refused(state):
-        if not state.mentioned & NAMES and not any(isinstance(one, random.SystemRandom) for one in state.sources):
+        full = {code: Memory(cached) for cached in state.caches if (code := code_of_full(cached)) is not None}
+        by_system = any(isinstance(one, random.SystemRandom) for one in state.sources)
+        if not (state.mentioned & NAMES or by_system or full):
             return trace()
         outer = sys.getprofile()
-        sys.setprofile(_watch)
+        sys.setprofile(partial(_watch, full))
         try:
             return trace()
         finally:
             sys.setprofile(outer)
 
 
-def _watch(frame: FrameType, event: str, called: Any) -> None:
+def _watch(full: Mapping[CodeType, Memory], frame: FrameType, event: str, called: Any) -> None:
     if event == "c_call":
+        if called == MAKE_SUBCLASS and _is_asked_by_user(frame):
+            refuse("made subclass", user_place())  # no stand-in is asked
         name = _of_builtin(called)
+        if name is None and owner_of(frame.f_code.co_filename) is Owner.USER:
+            name = next((name for one, name in OF_TEXT.items() if one is called), None)
         if name is not None and _is_asked_by_user(frame):
             refuse("impure call", user_place(), detail=name)
     elif event == "call" and frame.f_back is not None:
+        if frame.f_code in full and full[frame.f_code].has_missed():
+            error = refuse_forgotten([full[frame.f_code].name])  # before anything is forgotten for it
+            note_raised(error)
+            raise error
         name = PYTHON.get(frame.f_code)
         if frame.f_code is SEEDS and frame.f_locals.get("x") is None:
             name = None if isinstance(frame.f_locals.get("self"), random.SystemRandom) else "random.Random()"
@@ -95,20 +120,28 @@ def _of_builtin(called: Any) -> str | None:
         name = BUILTIN.get(called)
     except TypeError:
         return None  # a method of something that has no hash
+    if name is None and isinstance(getattr(called, "__self__", None), CACHED) and called.__name__ in METHODS:
+        return f"{called.__name__} of {getattr(called.__self__, '__name__', 'a function')}"
     if name is None and getattr(called, "__name__", "") in MOMENTS:
         owner = getattr(called, "__self__", None)
         if isinstance(owner, type) and issubclass(owner, dt.date):
             return f"{owner.__name__}.{called.__name__}"
+    if name is None and isinstance(getattr(called, "__self__", None), torch.Generator):
+        return "Generator.initial_seed" if called.__name__ == "initial_seed" else None
     return name
 
 
 def _is_asked_by_user(frame: FrameType | None) -> bool:
-    """Whether it is the user's code that asks, perhaps through a library, and not a log, a warning or an import."""
+    """Whether it is the user's code that asks, perhaps through a library, and not a log, a warning or an import.
+
+    Nor is it what the collector of garbage tells that it collects: it may do so anywhere.
+    """
     found = False
+    told = [getattr(one, "__code__", None) for one in gc.callbacks]
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         owner = owner_of(frame.f_code.co_filename)
-        if package in ASIDE or (owner in (Owner.TORCH, Owner.WEFT) and not found):
+        if package in ASIDE or frame.f_code in told or (owner in (Owner.TORCH, Owner.WEFT) and not found):
             return False
         found = found or owner is Owner.USER
         frame = frame.f_back if not found else None
@@ -155,7 +188,7 @@ class Refusing:
 @contextmanager
 def _iterators_refused(state: PythonState) -> Iterator[None]:
     """While entered, iterators that code reaches refuse to go on; none of them does."""
-    found: list[tuple[Location, Any]] = [(slot, Refusing(slot.get())) for slot in state.iterators]
+    found: list[tuple[Slot, Any]] = [(slot, Refusing(slot.get())) for slot in state.iterators]
     methods = [(slot, method) for slot, method in state.bound if isinstance(method.__self__, TAKEN)]
     found += [(slot, Refusing(method.__self__).method(method.__name__)) for slot, method in methods]
     with standing_in(found):

@@ -11,7 +11,7 @@ from weft.trace.python_state.containers import MISSING, Touched, attributes, has
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Location:
+class Slot:
     """A place that holds a tensor: an entry of a dictionary or list, or a closure's cell.
 
     One inside of what another place holds is looked for there: runs may put other things in that place.
@@ -22,7 +22,7 @@ class Location:
     path: str
     registered: bool = False
     owner: type | None = None  # the class whose attributes the dictionary is
-    parent: Location | None = None
+    parent: Slot | None = None
     is_attribute: bool = False  # of what the parent holds, or was given; else an item of it
     given: int | None = None  # it is in a container among the arguments of each call, the one with this number
 
@@ -30,11 +30,11 @@ class Location:
         """What is there now: a tensor, unless somebody put something else there."""
         return look(self.holder(), self.key)
 
-    def at(self, key: Any) -> Location:
+    def at(self, key: Any) -> Slot:
         """Another place in the same container."""
         return replace(self, key=key, path=f"{key!r} of {self.path}")
 
-    def is_at(self, other: Location) -> bool:
+    def is_at(self, other: Slot) -> bool:
         """Whether it is the same place."""
         return identity(self.container) == identity(other.container) and bool(self.key == other.key)
 
@@ -47,7 +47,7 @@ class Location:
         held = self.parent.get()
         return attributes(held) if self.is_attribute and has_attributes(held) else held
 
-    def chain(self) -> list[Location]:
+    def chain(self) -> list[Slot]:
         """The places from this one out."""
         return [self, *(self.parent.chain() if self.parent is not None else ())]
 
@@ -55,13 +55,13 @@ class Location:
         """Whether runs put other things here, or in a place that this one is inside of."""
         return any(slot.key in touched.given(slot.container) for slot in self.chain())
 
-    def let_go(self, touched: Touched) -> Location:
+    def let_go(self, touched: Touched) -> Slot:
         """The same without what is inside of places that runs give other things."""
         if self.parent is None or not self.parent.moves(touched):
             return self
         return replace(self, container=None, parent=self.parent.let_go(touched))
 
-    def outermost(self) -> Location | None:
+    def outermost(self) -> Slot | None:
         """The place that others can be put in: this one, or what holds its tuple; None if there is none."""
         if not isinstance(self.container, tuple):
             return self
@@ -87,9 +87,9 @@ class Location:
 
 
 @contextmanager
-def standing_in(things: Iterable[tuple[Location, Any]]) -> Iterator[None]:
+def standing_in(things: Iterable[tuple[Slot, Any]]) -> Iterator[None]:
     """While entered, other things are in these places, with other tuples around them where need be."""
-    before: list[tuple[Location, Any]] = []
+    before: list[tuple[Slot, Any]] = []
     try:
         for slot, thing in things:
             outer = slot.outermost()

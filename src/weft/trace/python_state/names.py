@@ -8,10 +8,12 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from functools import cache, wraps
+from inspect import getattr_static
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from weft.owners import Owner, owner_of
-from weft.trace.python_state.containers import look
+from weft.trace.python_state.containers import attributes, has_attributes, look
 
 # What asks for attributes by names that it is told, and what tells all there are.
 BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -19,13 +21,27 @@ OF_ALL = frozenset(
     {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "asdict"}
 )
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
+# Of whose classes nothing is asked but what is mentioned.
+PLAIN_PACKAGES = frozenset({"builtins", "abc", "typing", "types", "enum", "argparse", "dataclasses", "contextlib"})
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
 # By instruction: how many low bits of its argument are flags, and not the number of the name.
 _READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
 _CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
 _BINDS_NAME = {dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]}
 OF_BUILTINS = vars(builtins)
+# Names by which code may tell which tensors of modules are the very same one.
+TELLS_APART = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
+)
 MOST_CODE = 4096  # pieces of which answers are kept
+UNMENTIONED = """
+    call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
+    add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
+    setitem delitem setattr delattr set delete missing next reversed and or xor rand ror rxor invert divmod round
+    iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor str repr format complex
+"""
+# Methods that run without being mentioned.
+IMPLICIT = frozenset({"forward", *(f"__{name}__" for name in UNMENTIONED.split())})
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 Answer = TypeVar("Answer")
 
@@ -107,6 +123,24 @@ def compares_identity(code: types.CodeType) -> bool:
 
 
 @kept
+def asks_kinds(code: types.CodeType) -> bool:
+    """Whether a piece of code tells by `is` or by a pattern whether a thing is True, or of a class.
+
+    What stands for a number while code is traced is no bool and no int then.
+    """
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "MATCH_CLASS" or (instruction.opname == "IS_OP" and _is_bool(before)):
+            return True
+        before = instruction
+    return any(asks_kinds(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _is_bool(step: dis.Instruction | None) -> bool:
+    return step is not None and step.opname == "LOAD_CONST" and isinstance(step.argval, bool)
+
+
+@kept
 def imported(code: types.CodeType) -> frozenset[str]:
     """The Python modules that a piece of code imports by itself, and all that they are in."""
     inner = [imported(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -185,3 +219,35 @@ def is_installed(name: Any) -> bool:
         return True  # of a class in C
     file = getattr(sys.modules.get(name), "__file__", None)
     return name.partition(".")[0] in sys.stdlib_module_names or (file is not None and owner_of(file) is not Owner.USER)
+
+
+def user_bases(kind: type) -> list[type]:
+    """A class, and those that it is derived from, that are the user's: installed ones keep their attributes."""
+    return [base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__))]
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]  # of some classes in C it is no text
+
+
+def is_foreign(kind: type) -> bool:
+    """Whether code that is not walked may run on objects of a class: it may ask for attributes that nobody mentions."""
+    return any(
+        (is_library(base) or is_installed(base.__module__)) and _package(base) not in PLAIN_PACKAGES
+        for base in kind.__mro__
+    )
+
+
+def asked_names(thing: Any) -> list[str]:
+    """The names that an attrgetter or a methodcaller asks for."""
+    _, (first, *others), *_ = thing.__reduce__()
+    names = [first, *others] if isinstance(thing, attrgetter) else [first]
+    return [name for name in names if isinstance(name, str)]
+
+
+def wrapped_in(thing: Any) -> Any:
+    """What a wrapper is around; None if a thing is none. It is found without running code of the user's."""
+    kinds = (*type(thing).__mro__, *(thing.__mro__ if isinstance(thing, type) else ()))
+    if any("__wrapped__" in vars(kind) for kind in kinds):
+        return getattr_static(thing, "__wrapped__", None)  # a tenth of the speed: it knows about descriptors
+    return None if isinstance(thing, type) or not has_attributes(thing) else attributes(thing).get("__wrapped__")

@@ -16,8 +16,7 @@ from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
-from functools import cached_property, lru_cache, partial, partialmethod
-from inspect import getattr_static
+from functools import cached_property, partial, partialmethod
 from operator import attrgetter, methodcaller
 from queue import SimpleQueue
 from typing import Any
@@ -30,9 +29,11 @@ from torch import nn
 from weft.trace.interception.builtin_names import CALLED, NAMES, named_classes
 from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import unmaterialised
+from weft.trace.python_state.caches import CACHED, remembered
 from weft.trace.python_state.containers import (
     AbsentNames,
     Answered,
+    OfClass,
     OfContext,
     OfFunction,
     OfObject,
@@ -63,42 +64,43 @@ from weft.trace.python_state.facts import (
     name_fact,
     setting_facts,
 )
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.library_names import (
+    LibraryFact,
+    in_library,
+    kept_by_parametrize,
+    library_facts,
+    replaced,
+)
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.names import (
+    IMPLICIT,
+    TELLS_APART,
     Place,
+    asked_names,
     asks_by_computed_names,
+    asks_kinds,
     binds_globals,
     compares_identity,
     given,
     global_names,
+    is_foreign,
     is_installed,
     is_library,
     mentioned,
     reached,
+    user_bases,
+    wrapped_in,
 )
 
 DEEPEST = 6
-UNMENTIONED = """
-    call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
-    add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
-    setitem delitem setattr delattr set delete missing next reversed and or xor rand ror rxor invert divmod round
-    iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor str repr format complex
-"""
 # Containers that keep what is in them in an attribute.
 WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary, ChainMap)
 LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
-# Methods that run without being mentioned.
-IMPLICIT = frozenset({"forward", *(f"__{name}__" for name in UNMENTIONED.split())})
 SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 OF_PROCESS: tuple[Any, ...] = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
 DIGESTS: tuple[Any, ...] = tuple({type(hashlib.new(name)) for name in hashlib.algorithms_guaranteed})
-TAKEN: tuple[Any, ...] = (
-    Iterator,
-    SimpleQueue,
-    np.random.SeedSequence,
-    *DIGESTS,
-)  # what gives something else each time
+TAKEN: tuple[Any, ...] = (Iterator, SimpleQueue, np.random.SeedSequence, *DIGESTS)  # gives something else each time
 BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 CODE = (types.FunctionType, types.MethodType, types.ModuleType, partial, type, nn.Module)
 MOST_HOPS, MOST_UNMENTIONED = 2, 1 << 12
@@ -106,12 +108,6 @@ NAMING = (attrgetter, methodcaller)
 OF_LOGGING = (logging.Filterer, logging.LoggerAdapter, logging.Manager)  # they know one another, handlers, streams
 OF_LOGGERS = frozenset({"level", "disabled", "parent", "manager", "logger", "_disable"})
 WITH_STATE = ("torch.distributions.", "torch.optim.")  # whose objects keep what others may replace
-# Of whose classes nothing is asked but what is mentioned.
-PLAIN_PACKAGES = frozenset({"builtins", "abc", "typing", "types", "enum", "argparse", "dataclasses", "contextlib"})
-CACHED = type(lru_cache(lambda: None))
-TELLS_APART = frozenset(
-    {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
-)
 ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
 OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 ENVIRONMENT = vars(os)["environ"]  # read by code that is traced, not by Weft
@@ -120,7 +116,7 @@ HOOKED = torch.nn.modules.module
 GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
-Fact = ModuleFacts | NameFact | SettingFact
+Fact = ModuleFacts | NameFact | SettingFact | LibraryFact
 
 
 @dataclass(slots=True, eq=False)
@@ -128,22 +124,23 @@ class PythonState:
     """Everything found from some modules, functions and objects."""
 
     roots: tuple[Any, ...] = ()
-    slots: dict[int, Location] = field(default_factory=dict)
-    places: dict[int, list[Location]] = field(default_factory=lambda: defaultdict(list))  # of each thing, all of them
+    slots: dict[int, Slot] = field(default_factory=dict)
+    places: dict[int, list[Slot]] = field(default_factory=lambda: defaultdict(list))  # of each thing, all of them
     modules: dict[nn.Module, str] = field(default_factory=dict)
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
     generators: list[torch.Generator] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # of random numbers that Python or NumPy draw
-    iterators: list[Location] = field(default_factory=list)
+    iterators: list[Slot] = field(default_factory=list)
     unbound: dict[int, tuple[dict[str, Any], set[str]]] = field(default_factory=dict)  # global names that are not there
-    bound: list[tuple[Location, Any]] = field(default_factory=list)  # methods of generators and iterators
-    stand_ins: list[Location] = field(default_factory=list)
+    bound: list[tuple[Slot, Any]] = field(default_factory=list)  # methods of generators and iterators
+    stand_ins: list[Slot] = field(default_factory=list)
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
     asks_all: bool = False  # code may ask for any attribute of an object
+    asks_kinds: bool = False  # of what kind a number is, so that nothing may stand for one
     asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
-    objects: list[tuple[Any, str, Location | None]] = field(default_factory=list)
+    objects: list[tuple[Any, str, Slot | None]] = field(default_factory=list)
     hops: dict[int, int] = field(default_factory=dict)  # of objects: how many foreign ones away from what is mentioned
     hops_now: int = 0
     unmentioned: int = 0
@@ -152,7 +149,7 @@ class PythonState:
     naming: dict[int, frozenset[str]] = field(default_factory=dict)  # classes of builtins that this code names
     visited: dict[int, Any] = field(default_factory=dict)
     looked_into: dict[int, Any] = field(default_factory=dict)
-    homes: dict[int, tuple[Location, bool]] = field(default_factory=dict)  # of a container, where it or its object is
+    homes: dict[int, tuple[Slot, bool]] = field(default_factory=dict)  # of a container, where it or its object is
 
     def facts(self, touched: Touched = UNTOUCHED) -> list[Fact]:
         """The facts as they are now; of what is `touched` none, or the outline alone."""
@@ -163,7 +160,7 @@ class PythonState:
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
         beside = (_beside(fact, touched) for fact in names)
         given = (fact.without(touched) for fact in (*beside, *self._of_given(touched)) if fact is not None)
-        return [*modules, *given, *setting_facts(self.mentioned)]
+        return [*modules, *given, *setting_facts(self.mentioned), *library_facts()]
 
     def tells_tensors_apart(self) -> bool:
         """Whether code may ask which of the tensors that it reaches are the very same one."""
@@ -179,14 +176,14 @@ class PythonState:
                     path = "a closed-over name" if key is None else str(key)
                     yield name_fact((container, key, path, look(container, key)))
 
-    def slot(self, tensor: torch.Tensor) -> Location:
+    def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""
-        return self.slots.get(id(tensor)) or Location([tensor], 0, "a captured tensor")
+        return self.slots.get(id(tensor)) or Slot([tensor], 0, "a captured tensor")
 
-    def inside(self, container: Any, key: Any) -> Location:
+    def inside(self, container: Any, key: Any) -> Slot:
         """A place in a container, which is looked for where it was found, as far as that is known."""
         home, of_object = self.homes.get(identity(container), (None, False))
-        return Location(container, key, self._path(container, key), parent=home, is_attribute=of_object)
+        return Slot(container, key, self._path(container, key), parent=home, is_attribute=of_object)
 
     def _path(self, container: Any, key: Any) -> str:
         """What a place is called."""
@@ -200,7 +197,7 @@ class PythonState:
         name = home.path if home is not None else ""
         return name if key is None else f"{name}[{key!r}]" if name else str(key)
 
-    def shared(self, slots: Iterable[Location]) -> list[tuple[Location, Location]]:
+    def shared(self, slots: Iterable[Slot]) -> list[tuple[Slot, Slot]]:
         """Places of the same tensor, and of what these slots are inside of, pair by pair."""
         outer = {id(place.get()): place.get() for slot in slots for place in slot.chain()[1:]}
         groups = [
@@ -227,11 +224,12 @@ class PythonState:
 def find_state(*roots: Any) -> PythonState:
     """Walk what modules, functions and objects can reach by attribute, closure and global name."""
     state = PythonState(roots)
+    _visit_all(state, replaced())
     for root in roots:
         if container_kind(root) is not None or isinstance(root, (*BUFFERS, *WRAPPED)):
             # An argument of a class derived from a container is no node of a tree: what is in it is a place like any.
             name = f"a {type(root).__name__}"
-            _visit_name(state, Location((root,), 0, name), root, 0)
+            _visit_name(state, Slot((root,), 0, name), root, 0)
         else:
             _visit(state, root, "", 0)
     # Which attributes of objects and classes matter is known when all code has been seen; they may lead to more code.
@@ -249,6 +247,8 @@ def find_state(*roots: Any) -> PythonState:
             _visit_absent(state, own, type(thing), path or "an object")
     for kind in state.classes:
         _visit_absent(state, class_dictionary(kind), kind, kind.__name__)
+        line = (OfClass(kind), "__mro__", f"what {kind.__name__} is derived from", kind.__mro__)
+        state.names.setdefault((identity(line[0]), "__mro__"), name_fact(line, of_class=True))
     for space, names in state.unbound.values():
         name = f"a global name ({', '.join(sorted(names)[:3])})"
         place = (AbsentNames(space), frozenset(names), name, ())
@@ -261,20 +261,20 @@ def find_state(*roots: Any) -> PythonState:
     return state
 
 
-def _visit_attributes(state: PythonState, thing: Any, path: str, slot: Location | None) -> None:
+def _visit_attributes(state: PythonState, thing: Any, path: str, slot: Slot | None) -> None:
     """Visit what code mentions of an object's attributes; all of them where library code, or a computed name, may."""
     own, hops = attributes(thing), state.hops.get(id(thing), 0)
-    is_foreign = not isinstance(thing, types.ModuleType) and _is_foreign(type(thing))
+    foreign = not isinstance(thing, types.ModuleType) and is_foreign(type(thing))
     names = [name for name in own if type(name) is str and name in state.mentioned]
     _visit_some(state, (own, names, path, slot), hops)
     if isinstance(thing, OF_LOGGING):
         _visit_some(state, (own, OF_LOGGERS & own.keys(), path, slot), hops)
-    elif hops < MOST_HOPS and (is_foreign or (state.asks_all and not isinstance(thing, types.ModuleType))):
+    elif hops < MOST_HOPS and (foreign or (state.asks_all and not isinstance(thing, types.ModuleType))):
         others = [name for name in own if type(name) is str and name not in state.mentioned]
-        _visit_some(state, (own, others, path, slot), hops + is_foreign)
+        _visit_some(state, (own, others, path, slot), hops + foreign)
 
 
-def _visit_some(state: PythonState, found: tuple[Any, Iterable[str], str, Location | None], hops: int) -> None:
+def _visit_some(state: PythonState, found: tuple[Any, Iterable[str], str, Slot | None], hops: int) -> None:
     """Visit attributes of an object, so many foreign ones away from what code mentions: there, no more code."""
     own, names, path, slot = found
     before, state.hops_now = state.hops_now, hops
@@ -282,7 +282,7 @@ def _visit_some(state: PythonState, found: tuple[Any, Iterable[str], str, Locati
         if hops and (identity(own), name) not in state.names:
             state.unmentioned += 1
         if not hops or state.unmentioned <= MOST_UNMENTIONED:
-            _visit_name(state, Location(own, name, join(path, name), parent=slot, is_attribute=True), own[name], 1)
+            _visit_name(state, Slot(own, name, join(path, name), parent=slot, is_attribute=True), own[name], 1)
     state.hops_now = before
 
 
@@ -325,6 +325,11 @@ def _visit_tensor_attributes(state: PythonState) -> None:
             state.names.setdefault((id(own), 0), name_fact(place))
 
 
+def _visit_all(state: PythonState, places: Iterable[Place]) -> None:
+    for _, _, path, value in places:
+        _visit(state, value, path, 1)
+
+
 def _visit_settings(state: PythonState) -> None:
     """Visit what all modules read: hooks that run at every module's call, and how attention is computed."""
     for module, name in (*((HOOKED, name) for name in GLOBAL_HOOKS), (torch.backends.mha, "_is_fastpath_enabled")):
@@ -332,31 +337,17 @@ def _visit_settings(state: PythonState) -> None:
         if name in own:
             place = (own, name, name.removeprefix("_").replace("_", " "), own[name])
             state.names.setdefault((id(own), name), name_fact(place))
-            for hook in list(own[name].values()) if isinstance(own[name], dict) else ():
-                _visit(state, hook, name, 1)
+            hooks = list(own[name].values()) if isinstance(own[name], dict) else ()
+            _visit_all(state, ((own, name, name, hook) for hook in hooks))
+    is_parametrized = any("parametrizations" in module._modules for module in state.modules)
+    for name, value in kept_by_parametrize().items() if is_parametrized else ():
+        _visit_name(state, Slot(vars(torch.nn.utils.parametrize), name, name.removeprefix("_")), value, 1)
 
 
 def _add_class(state: PythonState, kind: type) -> None:
     """Add a class with those that it is derived from, and the class that it is of."""
-    own = _user_bases(kind)
-    state.classes.update((base, None) for base in (*own, *_user_bases(type(kind))))
-
-
-def _user_bases(kind: type) -> list[type]:
-    """A class, and those that it is derived from, that are the user's: installed ones keep their attributes."""
-    return [base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__))]
-
-
-def _package(kind: type) -> str:
-    return str(kind.__module__).partition(".")[0]  # of some classes in C it is no text
-
-
-def _is_foreign(kind: type) -> bool:
-    """Whether code that is not walked may run on objects of a class: it may ask for attributes that nobody mentions."""
-    return any(
-        (is_library(base) or is_installed(base.__module__)) and _package(base) not in PLAIN_PACKAGES
-        for base in kind.__mro__
-    )
+    own = user_bases(kind)
+    state.classes.update((base, None) for base in (*own, *user_bases(type(kind))))
 
 
 def _visit_class(state: PythonState, kind: type) -> None:
@@ -366,11 +357,11 @@ def _visit_class(state: PythonState, kind: type) -> None:
     for name in sorted(state.mentioned & own.keys()):
         value, path = own[name], f"{kind.__name__}.{name}"
         if isinstance(value, torch.Tensor):
-            _visit_tensor(state, Location(own, name, path, owner=kind), value)
+            _visit_tensor(state, Slot(own, name, path, owner=kind), value)
             continue
         state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
         if type(value) in SIMPLE or container_kind(value) or isinstance(value, (*SOURCES, *TAKEN)):
-            _visit_container(state, Location(own, name, path, owner=kind), value, 1)
+            _visit_container(state, Slot(own, name, path, owner=kind), value, 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
     for name in sorted(own.keys() & IMPLICIT):
@@ -379,7 +370,7 @@ def _visit_class(state: PythonState, kind: type) -> None:
         _visit_method(state, own[name], 1)
 
 
-def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None = None) -> None:
+def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Slot | None = None) -> None:
     if depth > DEEPEST or id(thing) in state.visited or (state.hops_now and isinstance(thing, CODE)):
         return
     if isinstance(thing, nn.Module):
@@ -390,7 +381,7 @@ def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Location
     visit(state, thing, path, depth, slot)
 
 
-def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: int, slot: Location | None) -> None:
+def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: int, slot: Slot | None) -> None:
     if isinstance(thing.__self__, SOURCES) and slot is not None:
         state.bound.append((slot, thing))
         if thing.__self__ in OF_PROCESS:
@@ -399,42 +390,36 @@ def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: 
     _visit(state, thing.__func__, path, depth)
 
 
-def _visit_partial(state: PythonState, thing: partial[Any], path: str, depth: int, _: Location | None) -> None:
+def _visit_partial(state: PythonState, thing: partial[Any], path: str, depth: int, _: Slot | None) -> None:
     made_of = OfPartial(thing)
-    _visit(state, thing.func, path, depth + 1, Location(made_of, "func", path))
-    _visit_given(state, given(thing.args, thing.keywords), depth, Location(made_of, "args", path))
+    _visit(state, thing.func, path, depth + 1, Slot(made_of, "func", path))
+    _visit_given(state, given(thing.args, thing.keywords), depth, Slot(made_of, "args", path))
+    state.names[identity(made_of), "keywords"] = name_fact((made_of, "keywords", path, thing.keywords))  # may grow
 
 
-def _visit_python_module(state: PythonState, thing: types.ModuleType, path: str, _: int, slot: Location | None) -> None:
+def _visit_python_module(state: PythonState, thing: types.ModuleType, path: str, _: int, slot: Slot | None) -> None:
     _add_containers(state, vars(thing))
     if not is_library(thing):
         state.objects.append((thing, path, slot))
 
 
-def _visit_reference(state: PythonState, thing: Any, path: str, depth: int, _: Location | None) -> None:
+def _visit_reference(state: PythonState, thing: Any, path: str, depth: int, _: Slot | None) -> None:
     found = thing()
     if isinstance(found, types.MethodType):
         _visit(state, found, path, depth)
     elif found is not None:
-        _visit_name(state, Location(Answered(thing), 0, path), found, depth)
+        _visit_name(state, Slot(Answered(thing), 0, path), found, depth)
 
 
-def _visit_generator(state: PythonState, thing: torch.Generator, _: str, __: int, ___: Location | None) -> None:
+def _visit_generator(state: PythonState, thing: torch.Generator, _: str, __: int, ___: Slot | None) -> None:
     state.generators.append(thing)
 
 
-def _visit_naming(state: PythonState, thing: Any, _: str, __: int, ___: Location | None) -> None:
-    state.mentioned.update(part for name in _names_in(thing) for part in name.split("."))
+def _visit_naming(state: PythonState, thing: Any, _: str, __: int, ___: Slot | None) -> None:
+    state.mentioned.update(part for name in asked_names(thing) for part in name.split("."))
 
 
-def _names_in(thing: Any) -> list[str]:
-    """The names that an attrgetter or a methodcaller asks for."""
-    _, (first, *others), *_ = thing.__reduce__()
-    names = [first, *others] if isinstance(thing, attrgetter) else [first]
-    return [name for name in names if isinstance(name, str)]
-
-
-def _visit_builtin_method(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None) -> None:
+def _visit_builtin_method(state: PythonState, thing: Any, path: str, depth: int, slot: Slot | None) -> None:
     """Visit what a builtin method is of: `features.__setitem__`, `rows.append`, `rng.normal`, `numbers.__next__`."""
     owner = thing.__self__
     if owner is None or isinstance(owner, (type, types.ModuleType)):
@@ -444,19 +429,19 @@ def _visit_builtin_method(state: PythonState, thing: Any, path: str, depth: int,
     if isinstance(owner, SOURCES):
         state.sources += [] if owner in OF_PROCESS else [owner]
     elif not isinstance(owner, TAKEN):
-        _visit_name(state, Location((owner,), 0, f"{path}.__self__"), owner, depth)
+        _visit_name(state, Slot((owner,), 0, f"{path}.__self__"), owner, depth)
 
 
-def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None) -> None:
+def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: Slot | None) -> None:
     """Visit a class, an instance of one, or what wraps a function."""
-    wrapped = _wrapped(thing)
+    wrapped = wrapped_in(thing)
     if isinstance(thing, SOURCES):
         state.sources.append(thing)
     elif isinstance(thing, ContextVar):
         _add_context(state, thing, path)
     elif wrapped is not None:
         if isinstance(thing, CACHED):
-            state.caches.append(thing)
+            _visit_cache(state, thing, depth)
         _visit(state, wrapped, path, depth + 1)
     elif isinstance(thing, type):
         _add_class(state, thing)
@@ -464,7 +449,7 @@ def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: L
         own = attributes(thing)
         _add_containers(state, own)
         name = "maps" if isinstance(thing, ChainMap) else "data"
-        _visit_name(state, Location(own, name, join(path, name), parent=slot, is_attribute=True), own[name], depth + 1)
+        _visit_name(state, Slot(own, name, join(path, name), parent=slot, is_attribute=True), own[name], depth + 1)
     elif _is_plain_object(thing):
         state.objects.append((thing, path, slot))
         state.hops[id(thing)] = state.hops_now
@@ -479,6 +464,13 @@ def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: L
         _visit_code(state, type(thing), "__call__", depth)
 
 
+def _visit_cache(state: PythonState, cached: Any, depth: int) -> None:
+    state.caches.append(cached)
+    for slot, facts in remembered(cached):
+        state.names.update(((identity(fact.container), fact.key), fact) for fact in facts)
+        _visit_container(state, slot, slot.get(), depth)
+
+
 def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) -> None:
     for name, module in root.named_modules(prefix=path):
         if module in state.modules:
@@ -490,12 +482,10 @@ def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) ->
         for registry in REGISTRIES:
             for key, tensor in module.__dict__[registry].items():
                 if tensor is not None:
-                    _visit_tensor(
-                        state, Location(module.__dict__[registry], key, join(name, key), registered=True), tensor
-                    )
+                    _visit_tensor(state, Slot(module.__dict__[registry], key, join(name, key), registered=True), tensor)
         for key, value in list(module.__dict__.items()):
-            if key not in APART:
-                _visit_container(state, Location(module.__dict__, key, join(name, key)), value, depth)
+            if key not in APART or key == "forward":  # one of its own, in the place of its class's
+                _visit_container(state, Slot(module.__dict__, key, join(name, key)), value, depth)
         for hooks in HOOKS:
             for hook in list((module.__dict__.get(hooks) or {}).values()):
                 _visit(state, hook, name, depth + 1)
@@ -516,7 +506,7 @@ def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
     """Visit a method that Weft runs, and the methods of the same class that it mentions."""
     waiting, seen = [entry], {entry}
     while waiting:
-        method = _visit_method(state, getattr(kind, waiting.pop(), None), depth)
+        method = _visit_method(state, _of_class(kind, waiting.pop()), depth)
         if method is None:
             continue
         names = mentioned(method.__code__) - seen
@@ -524,10 +514,16 @@ def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
         waiting += sorted(names)
 
 
+def _of_class(kind: type, name: str) -> Any:
+    """What a class has under a name, as it stands there: no descriptor of the user's is asked."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
 def _visit_method(state: PythonState, found: Any, depth: int) -> types.FunctionType | None:
     """Visit what a class's attribute runs, if it is a method of the user's."""
-    if isinstance(found, CACHED):
-        state.caches.append(found)
+    inner = getattr(found, "__func__", found)
+    if isinstance(inner, CACHED) and inner not in state.caches:
+        _visit_cache(state, inner, depth)
     method = _function(found)
     if method is None or is_library(method):
         return None
@@ -535,20 +531,12 @@ def _visit_method(state: PythonState, found: Any, depth: int) -> types.FunctionT
     return method
 
 
-def _wrapped(thing: Any) -> Any:
-    """What a wrapper is around; None if a thing is none. It is found without running code of the user's."""
-    kinds = (*type(thing).__mro__, *(thing.__mro__ if isinstance(thing, type) else ()))
-    if any("__wrapped__" in vars(kind) for kind in kinds):
-        return getattr_static(thing, "__wrapped__", None)  # a tenth of the speed: it knows about descriptors
-    return None if isinstance(thing, type) or not has_attributes(thing) else attributes(thing).get("__wrapped__")
-
-
 def _function(found: Any) -> types.FunctionType | None:
     found = found.fget if isinstance(found, property) else found
     found = found.func if isinstance(found, (cached_property, partialmethod)) else found
     found = getattr(found, "__func__", found)
     if found is not None and not isinstance(found, types.FunctionType):
-        found = _wrapped(found)
+        found = wrapped_in(found)
     return found if isinstance(found, types.FunctionType) else None
 
 
@@ -556,7 +544,7 @@ def _add_containers(state: PythonState, *containers: Any) -> None:
     state.containers.update((identity(container), container) for container in containers)
 
 
-def _visit_tensor(state: PythonState, slot: Location, tensor: torch.Tensor) -> None:
+def _visit_tensor(state: PythonState, slot: Slot, tensor: torch.Tensor) -> None:
     if is_stand_in(tensor):
         state.stand_ins.append(slot)
     else:
@@ -564,7 +552,7 @@ def _visit_tensor(state: PythonState, slot: Location, tensor: torch.Tensor) -> N
         state.places[id(tensor)].append(slot)
 
 
-def _visit_container(state: PythonState, slot: Location, value: Any, depth: int) -> None:
+def _visit_container(state: PythonState, slot: Slot, value: Any, depth: int) -> None:
     """Visit what a place of any kind holds."""
     if isinstance(value, torch.Tensor):
         _visit_tensor(state, slot, value)
@@ -581,9 +569,9 @@ def _visit_container(state: PythonState, slot: Location, value: Any, depth: int)
         if is_read and depth <= DEEPEST and len(value) <= LONGEST_INSIDE:
             for item in list(value.flat if isinstance(value, np.ndarray) else value):
                 if type(item) not in SIMPLE:
-                    _visit_container(state, Location((item,), 0, f"an item of {slot.path}"), item, depth + 1)
+                    _visit_container(state, Slot((item,), 0, f"an item of {slot.path}"), item, depth + 1)
     elif (inner := behind(value)) is not None:
-        _visit_name(state, Location((inner,), 0, slot.path), inner, depth)
+        _visit_name(state, Slot((inner,), 0, slot.path), inner, depth)
     elif isinstance(value, TAKEN):
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
@@ -593,23 +581,21 @@ def _visit_container(state: PythonState, slot: Location, value: Any, depth: int)
         _visit(state, value, slot.path, depth, slot)
 
 
-def _visit_items(state: PythonState, slot: Location, value: Any, depth: int) -> None:
+def _visit_items(state: PythonState, slot: Slot, value: Any, depth: int) -> None:
     kind = container_kind(value)
     is_outer = slot.parent is None or isinstance(slot.parent.container, (OfFunction, OfPartial))
     if is_outer or (depth <= DEEPEST and kind.__len__(value) <= LONGEST_INSIDE):
         for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
             if type(item) not in SIMPLE:
-                place = Location(value, name, f"{slot.path}[{name!r}]", parent=slot)
+                place = Slot(value, name, f"{slot.path}[{name!r}]", parent=slot)
                 _visit_container(state, place, item, depth + 1)
             if kind is dict and type(name) not in SIMPLE:
-                _visit_container(state, Location((name,), 0, f"a key of {slot.path}"), name, depth + 1)
+                _visit_container(state, Slot((name,), 0, f"a key of {slot.path}"), name, depth + 1)
     if type(value) is not kind:
         _visit(state, value, slot.path, depth + 1, slot)  # a class of the user's may have attributes too
 
 
-def _visit_function(
-    state: PythonState, function: types.FunctionType, path: str, depth: int, slot: Location | None
-) -> None:
+def _visit_function(state: PythonState, function: types.FunctionType, path: str, depth: int, slot: Slot | None) -> None:
     _add_containers(state, function.__dict__)
     if function.__dict__:
         state.objects.append((function, path, slot))
@@ -623,6 +609,8 @@ def _visit_function(
         ) | named_classes(function.__code__)
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
+    is_own = not is_installed(function.__module__)  # what is installed compares flags of its callers so
+    state.asks_kinds = state.asks_kinds or (is_own and asks_kinds(function.__code__))
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)
     state.asks_all = state.asks_all or asks_by_computed_names(function.__code__)
     space = function.__globals__
@@ -635,25 +623,28 @@ def _visit_function(
         state.names.setdefault((identity(made_of), key), name_fact(place))
     _add_containers(state, made_of)
     for container, key, name, value in reached(function):
-        _visit_name(state, Location(container, key, name), value, depth)
-    held = Location(made_of, "__defaults__", function.__name__)
+        _visit_name(state, Slot(container, key, name), value, depth)
+        if isinstance(value, types.ModuleType) and is_library(value):
+            for place in in_library(value, name, mentioned(function.__code__), {id(value)}):
+                _visit_library_name(state, place, depth)
+    held = Slot(made_of, "__defaults__", function.__name__)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth, held)
 
 
-def _visit_given(state: PythonState, places: Iterable[Place], depth: int, held: Location) -> None:
+def _visit_given(state: PythonState, places: Iterable[Place], depth: int, held: Slot) -> None:
     """Visit what functions were given before they are called: always the same, but what it holds may change.
 
     The tuple of what is given by position is in the place `held`.
     """
     for container, key, path, value in places:
-        slot = Location(container, key, path, parent=None if isinstance(container, dict) else held)
+        slot = Slot(container, key, path, parent=None if isinstance(container, dict) else held)
         if can_change(value) or isinstance(container, dict):
             _visit_name(state, slot, value, depth)
         else:
             _visit_container(state, slot, value, depth)
 
 
-def _visit_name(state: PythonState, slot: Location, value: Any, depth: int) -> None:
+def _visit_name(state: PythonState, slot: Slot, value: Any, depth: int) -> None:
     if is_library(value):
         if not isinstance(value, types.ModuleType) and not _is_usual_name(slot, value):
             state.names.setdefault(
@@ -667,14 +658,22 @@ def _visit_name(state: PythonState, slot: Location, value: Any, depth: int) -> N
     _visit_container(state, slot, value, depth)
 
 
-def _is_usual_name(slot: Location, value: Any) -> bool:
-    """Whether a function or class of a library stands under its own name, as an import leaves it."""
-    return bool(slot.key == getattr(value, "__name__", ""))
+def _visit_library_name(state: PythonState, place: Place, depth: int) -> None:
+    """Visit what stands in a library, where somebody may put something else."""
+    state.names.setdefault((identity(place[0]), place[1]), name_fact(place))
+    if isinstance(place[3], types.FunctionType) and not is_library(place[3]):
+        _visit(state, place[3], place[2], depth + 1)
+
+
+def _is_usual_name(slot: Slot, value: Any) -> bool:
+    """Whether a function or class of a library stands under its own name in a library, as an import leaves it."""
+    space = slot.container.get("__name__") if isinstance(slot.container, dict) else None
+    return slot.key == getattr(value, "__name__", "") and (not isinstance(space, str) or is_installed(space))
 
 
 def _add_context(state: PythonState, variable: ContextVar[Any], path: str) -> None:
     container = OfContext(variable)
-    _visit_name(state, Location(container, "value", path), look(container, "value"), 1)
+    _visit_name(state, Slot(container, "value", path), look(container, "value"), 1)
 
 
 def _is_plain_object(thing: Any) -> bool:
@@ -686,7 +685,7 @@ def _is_plain_object(thing: Any) -> bool:
 
 
 # By kind, the first that fits: how it is visited.
-Visit = Callable[[PythonState, Any, str, int, "Location | None"], None]
+Visit = Callable[[PythonState, Any, str, int, "Slot | None"], None]
 VISITS: tuple[tuple[Any, Visit], ...] = (
     (types.MethodType, _visit_bound),
     (partial, _visit_partial),

@@ -27,7 +27,7 @@ from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.effects import Kept, KeptConstant, Rebound
 from weft.trace.python_state.facts import content
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.trees import REFERENCES, TensorLeaf
 
@@ -75,7 +75,8 @@ def may_only_grow(container: Any) -> bool:
 
 def only_grown(lists: Sequence[Any], state: PythonState, again: Callable[[], bool]) -> list[Any]:
     """The lists that the code only appends to; `again` traces it once more, and tells whether all was as before."""
-    notes = [(one, state.places.get(id(one), []), NOTING[type(one)](one), [*one]) for one in lists]
+    every = {id(one): one for one in lists}.values()  # a forward and its backward may append to one list
+    notes = [(one, state.places.get(id(one), []), NOTING[type(one)](one), [*one]) for one in every]
     swapped = [entry for entry in notes if entry[1] and all(map(_may_swap, entry[1]))]
     if not swapped:
         return []
@@ -99,7 +100,7 @@ def only_grown(lists: Sequence[Any], state: PythonState, again: Callable[[], boo
     ]
 
 
-def _may_swap(place: Location) -> bool:
+def _may_swap(place: Slot) -> bool:
     return not isinstance(place.container, tuple)
 
 

@@ -21,7 +21,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user, user_place
 from weft.trace.python_state.containers import MISSING
 from weft.trace.python_state.facts import brief, content
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 
 # Python functions of PyTorch between what is asked and who asks.
 BETWEEN = tuple(
@@ -82,7 +82,7 @@ class Asked:
 
     fact: Fact
     argument: int | None
-    slot: Location | None
+    slot: Slot | None
     path: str
     answer: Any
 
@@ -186,7 +186,7 @@ FACTS = frozenset({*PLAIN, *OTHERS})
 class TensorFacts:
     """Answers for one trace."""
 
-    def __init__(self, slot: Callable[[torch.Tensor], Location], foreign: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, slot: Callable[[torch.Tensor], Slot], foreign: Callable[[], torch.Tensor]) -> None:
         self._slot = slot
         self._foreign = foreign
         self._inputs: dict[int, tuple[torch.Tensor, torch.Tensor, int | None, str]] = {}

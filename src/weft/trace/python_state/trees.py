@@ -33,7 +33,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
 from weft.trace.python_state.draws import is_drawn_from
 from weft.trace.python_state.facts import BUFFERS, SIMPLE, WHOLE
-from weft.trace.python_state.locations import Location
+from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.names import is_library
 from weft.trace.python_state.reachable import PythonState
 
@@ -289,7 +289,7 @@ class TakenApart:
         self._trees = (*trees,)  # objects are told apart by identity, which lasts as long as they do
         self._given = given
         self._state = state or PythonState()
-        self.held: list[Location] = []
+        self.held: list[Slot] = []
         self.made: list[tuple[list[Any], TreeSpec]] = []
         self._references: dict[int, Any] = {}
         self._young: set[int] | None = None

@@ -193,7 +193,8 @@ _ASKED = frozenset(
     | {"binary_cross_entropy", "huber_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss"}
     | {"sum", "mean", "amax", "amin", "prod", "std", "var", "var_mean", "linalg_vector_norm", "renorm", "trilinear"}
     | {"clone", "to_copy", "cat", "flip", "roll", "repeat", "tril", "triu", "sort", "topk", "index_select", "gather"}
-    | {"constant_pad_nd", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "select"}
+    | {"constant_pad_nd", "channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle"}
+    | {"im2col", "col2im", "select"}
     | {"slice", "diagonal", "unfold", "grid_sampler_2d", "grid_sampler_3d", "embedding_dense"}
 )
 """What is computed from whole tensors, and safely from ones and zeros; the rules of others are taken at their word."""
@@ -204,14 +205,20 @@ _MOST_ASKED = 2**24
 _NOT_REAL = (torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
+def _of_now(symbol: torch.SymInt | torch.SymFloat) -> float:
+    found = symbol.node.hint
+    return found if found is not None else 1 if isinstance(symbol, torch.SymInt) else 1.0
+
+
 def _real(filling: int, leaf: Any) -> Any:
-    """Ones for a stand-in, `filling` for one of integers; a number for a symbol, whose value no stride depends on.
+    """Ones for a stand-in, `filling` for one of integers; for a symbol the number that it is in this trace.
 
     Not what memory happens to hold: the degree of a polynomial may be one of these elements.
     """
     if not isinstance(leaf, torch.Tensor):
-        return 1 if isinstance(leaf, torch.SymInt) else 1.0
+        return _of_now(leaf)
     if not is_stand_in(leaf):
         return leaf
     value = 1 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else filling
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).fill_(value)
+    shape, strides = (tree_map_only(torch.SymInt, _of_now, tuple(one)) for one in (leaf.shape, leaf.stride()))
+    return torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device).fill_(value)

@@ -246,13 +246,17 @@ def _enlarged_nothing(arguments: tuple[Any, ...]) -> Types:
     return contiguous(values.dtype, (*values.shape[:2], *sizes), values.device)
 
 
-def result_by_symbols(target: str, arguments: tuple[Any, ...]) -> torch.Tensor | None:
-    """Give the result of an operator that takes symbols for sizes and whose rule does not: a gradient of images."""
-    if "upsample_" not in target or "_backward." not in target:
+def _clone(arguments: tuple[Any, ...], form: torch.memory_format = torch.preserve_format) -> Types:
+    """A copy of a tensor: as it lies itself where it has no gaps, or row by row."""
+    (tensor,) = arguments
+    if not is_plain_stand_in(tensor) or any(type(size) is not int for size in tensor.shape):
         return None
-    gradient, _, sizes, *_ = arguments
-    found: torch.Tensor = gradient.new_empty(sizes)
-    return found
+    kind = type_of(tensor)
+    if form is torch.contiguous_format or kind.strides == row_major(kind.shape):
+        known = form in (torch.contiguous_format, torch.preserve_format)
+        return contiguous(kind.dtype, kind.shape, kind.device) if known else None
+    fills = min(kind.shape, default=0) > 1 and _fills(kind.shape, kind.strides)
+    return kind if form is torch.preserve_format and fills else None
 
 
 def _grouped_product(arguments: tuple[Any, ...]) -> Types:
@@ -415,6 +419,9 @@ RESULT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.gelu.default": _elementwise,
         "aten.sigmoid.default": _elementwise,
         "aten.tanh.default": _elementwise,
+        "aten.silu.default": _elementwise,
+        "aten.hardsigmoid.default": _elementwise,
+        "aten.hardswish.default": _elementwise,
         "aten.hardtanh.default": _between,
         "aten.threshold_backward.default": _elementwise,
         "aten.sum.dim_IntList": _over_dimensions,
@@ -452,10 +459,33 @@ RESULT_RULES: Mapping[str, Rule] = MappingProxyType(
 
 def row_by_rule(target: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ResultRow | None:
     """Describe the results of a call, a view's base being its first argument; None where PyTorch has to be asked."""
-    rule = RESULT_RULES.get(target)
-    types = None if rule is None or keywords else rule(arguments)
+    if target == "aten.clone.default" and keywords.keys() <= {"memory_format"}:
+        types = _clone(arguments, keywords.get("memory_format", torch.preserve_format))
+    else:
+        rule = RESULT_RULES.get(target)
+        types = None if rule is None or keywords else rule(arguments)
     if isinstance(types, ViewOf):
         return ResultRow(ONE, (Made(types.type, 0, types.offset),))
     if isinstance(types, TensorType):
         return ResultRow(ONE, (Made(types),))
     return None if types is None else ResultRow(TUPLE, tuple(Made(kind) for kind in types))
+
+
+# Of one tensor, so that no other one can overlap it.
+IN_PLACE: Mapping[str, str] = MappingProxyType(
+    {
+        f"aten.{name}_.default": f"aten.{name}.default"
+        for name in ("relu", "gelu", "silu", "sigmoid", "tanh", "hardsigmoid", "hardswish", "hardtanh")
+    }
+)
+
+
+def stays_in_place(target: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Tell whether a call surely does no more than to change the elements of its first argument, which it gives back.
+
+    It does if a new result would be of the very type that the argument has.
+    """
+    other = IN_PLACE.get(target)
+    if other is None or keywords or not is_plain_stand_in(arguments[0]):
+        return False
+    return RESULT_RULES[other](arguments) == type_of(arguments[0])

@@ -12,8 +12,9 @@ from typing import Any
 from torch import nn
 
 from weft.engine import BaseEngine, Var, make_engine
-from weft.errors import CheckpointError, ExecutionError, UsageError
+from weft.errors import CheckpointError, ExecutionError, UsageError, counted
 from weft.files import FOLDER, given_file, given_path, what_is_there
+from weft.tracebacks import shows_less
 from weft.train.checkpoints.content import Checkpoint, CheckpointContent, read, snapshot, torch_content
 from weft.train.checkpoints.file_series import MOST_LISTINGS, FileSeries, checked_step
 from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_torch
@@ -38,6 +39,7 @@ class Checkpoints:
     on; if a write fails, the next `save` or `wait` raises its error.
     """
 
+    @shows_less
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = False) -> None:
         self.folder = given_path(folder, "Checkpoints", 'weft.Checkpoints("runs")')
         self._series = FileSeries(self.folder, keep)
@@ -45,10 +47,17 @@ class Checkpoints:
         self._engine: BaseEngine | None = None
         self._written = Var("checkpoint")
 
+    def __repr__(self) -> str:
+        files = self._series.newest_first()
+        newest = f", newest {files[0].name}" if files else ""
+        return f"weft.Checkpoints({str(self.folder)!r}): {counted(len(files), 'checkpoint')}{newest}"
+
+    @shows_less
     def make_folder(self) -> None:
         """Make the folder, so that one that cannot be made is known before hours of training."""
         self._series.make_folder()
 
+    @shows_less
     def save(self, net: nn.Module, step: int, /, *, random: bool | None = True, **parts: Any) -> Path:
         """Write a checkpoint of a step, and give the file's path; see `weft.save`."""
         number = checked_step(step)
@@ -62,6 +71,7 @@ class Checkpoints:
             self._series.write(number, packed(taken.blocks, taken.description))
         return self._series.path(number)
 
+    @shows_less
     def load(self, net: nn.Module | None = None, /, *, random: bool | None = None, **parts: Any) -> Checkpoint:
         """Read the newest checkpoint that is good into a model and the other parts; see `weft.load`."""
         _refuse_other_names(parts)
@@ -73,6 +83,7 @@ class Checkpoints:
         self.wait()
         return next(iter(self._series.newest_first()), None)
 
+    @shows_less
     def wait(self) -> None:
         """Wait until what is being written is in place; raise its error if it failed."""
         if self._engine is None or self._engine.closed:
@@ -131,6 +142,7 @@ def read_newest(folder: Path, *, verify: bool = True) -> Checkpoint:
     )
 
 
+@shows_less
 def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None = None, **parts: Any) -> None:
     """Write a model, and whatever else is named, to a file.
 
@@ -153,6 +165,7 @@ def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None
         snapshot(net, random, parts).write(target)
 
 
+@shows_less
 def load(
     path: str | os.PathLike[str],
     net: nn.Module | None = None,

@@ -16,8 +16,7 @@ import weft
 from weft.document.blocks import Document, Paragraph, facts
 from weft.document.html import notebook
 from weft.errors import CheckpointError, UsageError, counted
-from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
-from weft.train.checkpoints.mxnet_file import begins_mxnet, read_mxnet
+from weft.train.checkpoints.foreign_file import begins_foreign, begins_mxnet, read_foreign, read_mxnet
 from weft.train.checkpoints.names import MatchReport, canonical_names
 from weft.train.checkpoints.states import optimizer_state, random_states
 from weft.train.checkpoints.tensor_file import (

@@ -13,8 +13,7 @@ from weft.files import FILE, FOLDER, sweep_orphans, what_is_there
 from weft.params_file import PARAMS_ENDING
 from weft.train.checkpoints.content import Checkpoint, snapshot_of
 from weft.train.checkpoints.examining import content_of, good_and_damaged
-from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_torch
-from weft.train.checkpoints.mxnet_file import write_mxnet
+from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_mxnet, write_torch
 from weft.train.checkpoints.names import WRAPPED, without_wrappers
 from weft.train.checkpoints.tensor_file import Told, nobody
 

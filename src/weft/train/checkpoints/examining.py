@@ -13,8 +13,7 @@ from weft.errors import CheckpointError, UsageError
 from weft.files import FILE, FOLDER, missing_file, what_is_there
 from weft.train.checkpoints.content import Checkpoint, read
 from weft.train.checkpoints.file_series import FileSeries
-from weft.train.checkpoints.foreign_file import is_foreign
-from weft.train.checkpoints.mxnet_file import is_mxnet
+from weft.train.checkpoints.foreign_file import is_foreign, is_mxnet
 from weft.train.checkpoints.names import MatchReport, match
 from weft.train.checkpoints.tensor_file import SUFFIXES, NoChecksumError, NotTensorsError, Told, nobody, to_blocks
 from weft.train.checkpoints.values import encode

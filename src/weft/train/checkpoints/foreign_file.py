@@ -1,8 +1,11 @@
-"""Read a file of `torch.save` by the safe unpickler, after its checksums agree.
+"""Read files of others: of `torch.save`, by the safe unpickler after its checksums agree, and `.params`, written, too.
 
 `torch.load` itself compares no checksum. Nothing is ever unpickled that can run code. NumPy's functions for pickles
 take any type and any state, so none of them is ever called for a file: what stands for them here knows numbers and
 their bytes, and refuses the rest.
+
+MXNet's `.params` are a table of tensors, without a checksum. Names keep what MXNet begins them with (`arg:` or `aux:`),
+so that a file that is written back is the one that was read.
 """
 
 from __future__ import annotations
@@ -23,6 +26,14 @@ import numpy as np
 import torch
 
 from weft.errors import CheckpointError, UsageError
+from weft.params_file import (
+    PARAMS_ENDING,
+    TYPE_NUMBERS,
+    SparseArrayError,
+    begins_as_params,
+    read_arrays,
+    written_arrays,
+)
 from weft.train.checkpoints.tensor_file import (
     NotTensorsError,
     Told,
@@ -300,3 +311,45 @@ def write_torch(path: Path, model: dict[str, Any], parts: dict[str, Any], told: 
     content = io.BytesIO()
     torch.save({"model": model, **parts} if parts else model, content)
     write_durably(path, [content.getbuffer()], told)
+
+
+START = 16
+
+
+def begins_mxnet(path: Path, file: BinaryIO) -> bool:
+    """Tell of an open file, which stays at its beginning, whether it is one: by its first bytes, or by its name."""
+    start = file.read(START)
+    file.seek(0)
+    return path.suffix == PARAMS_ENDING or begins_as_params(start)
+
+
+def is_mxnet(path: Path) -> bool:
+    """Tell it of a file by its name."""
+    with opened(path) as file:
+        return begins_mxnet(path, file)
+
+
+def read_mxnet(path: Path, file: BinaryIO, *, verify: bool) -> dict[str, torch.Tensor]:
+    """Read the tensors of an open file by name; those of a list without names are called 0, 1, ..."""
+    try:
+        arrays, names = read_arrays(file.read(), str(path))
+    except SparseArrayError as error:
+        raise NotTensorsError(error.fact, fix=error.fix) from error
+    names = names or [str(place) for place in range(len(arrays))]
+    if len(set(names)) < len(names):
+        raise file_error(path, "two of its arrays have one name")
+    if verify:
+        raise no_checksum(path, "it carries no checksum", "MXNet's .params files have none; its sizes agree")
+    return dict(zip(names, arrays, strict=True))
+
+
+def write_mxnet(path: Path, model: dict[str, Any], told: Told = nobody) -> None:
+    """Write a file that MXNet's `nd.load` reads."""
+    for name, value in model.items():
+        if not isinstance(value, torch.Tensor) or value.dtype not in TYPE_NUMBERS:
+            kind = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__
+            raise UsageError(
+                f"{path}: {name} is of type {kind}, which MXNet's files cannot hold",
+                why="they hold " + ", ".join(str(dtype).removeprefix("torch.") for dtype in TYPE_NUMBERS),
+            )
+    write_durably(path, [written_arrays(list(model.values()), list(model))], told)

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
+from weft.tracebacks import shows_less
 from weft.train.devices.choose_devices import find_devices
 
 Thing = TypeVar("Thing", nn.Module, torch.Tensor)
 
 
 @torch.no_grad()
+@shows_less
 def allreduce(tensors: Sequence[torch.Tensor], method: str = "direct") -> None:
     """Put the sum of all tensors into each of them, in place; afterwards they are equal bit for bit.
 
@@ -68,6 +70,7 @@ def _ring(tensors: Sequence[torch.Tensor]) -> None:
 METHODS: dict[str, Callable[[Sequence[torch.Tensor]], None]] = {"direct": _direct, "ring": _ring, "tree": _tree}
 
 
+@shows_less
 def replicate(thing: Any, devices: Any) -> list[Any]:
     """Copy a module, a tensor, or a list of tensors to each device; `cpu:0` and `cpu:1` get copies of their own too.
 

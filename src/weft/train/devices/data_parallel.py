@@ -14,8 +14,10 @@ from torch.autograd.function import FunctionCtx
 
 from weft.api.hybridize import hybridize as hybridize_module
 from weft.errors import UnsupportedError, UsageError
-from weft.trace.interception.capture import graph_is_retained, traced_elsewhere
+from weft.trace.interception.capture import traced_elsewhere
+from weft.trace.interception.modes import graph_is_retained
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
+from weft.tracebacks import shows_less
 from weft.train.devices.choose_devices import find_devices
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.split import Shares, resolved_shares, training_sizes
@@ -37,6 +39,7 @@ class DataParallel(nn.Module):
     have its names, without the wrapper. With `hybridize=True` each device runs whole programs.
     """
 
+    @shows_less
     def __init__(
         self,
         net: nn.Module,
@@ -58,6 +61,7 @@ class DataParallel(nn.Module):
             raise refuse_unmaterialised(type(net).__name__)  # each device has a copy from the start
         self.replicas = Replicas(net, self.devices, hybridize_module if hybridize else _as_it_is)
 
+    @shows_less
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """Compute each device's part of the batch, and put the parts together on the first device."""
         leaves, structure = pytree.tree_flatten((arguments, keywords))

@@ -14,6 +14,7 @@ from torch import nn
 
 from weft.devices import Device
 from weft.errors import UsageError, counted
+from weft.tracebacks import shows_less
 from weft.train.devices.choose_devices import find_devices
 from weft.train.devices.threads import finish, run_on
 
@@ -112,6 +113,7 @@ def _joined_leaves(leaves: Sequence[Any]) -> Any:
     return torch.cat([leaf if leaf.ndim else leaf[None] for leaf in leaves])
 
 
+@shows_less
 def split_and_load(data: Any, devices: Any, shares: Shares = "equal") -> list[Any]:
     """Split a batch along its first dimension, and put each piece where its device computes.
 
@@ -124,6 +126,7 @@ def split_and_load(data: Any, devices: Any, shares: Shares = "equal") -> list[An
     return load_pieces(data, places, split_sizes(samples_in(data), resolved_shares(places, shares)))
 
 
+@shows_less
 def split_batch(x: Any, y: Any, devices: Any, shares: Shares = "equal") -> tuple[list[Any], list[Any]]:
     """Split samples and their labels alike."""
     places = find_devices(devices)

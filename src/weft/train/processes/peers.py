@@ -21,6 +21,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+
+# Before there is a group: its functions keep the one of their first import for ever, and so that one's threads.
+import torch.distributed.nn.functional
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not said to be
 from torch.distributed.rendezvous import rendezvous

@@ -1,0 +1,162 @@
+"""Train and predict with what can be bound, run and updated: `mx.mod.BaseModule`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.mx.arrays import nd
+from weft.mx.arrays.array_file import save
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.training import metric
+from weft.mx.training.data_iter import DataBatch
+from weft.mx.training.saved_models import BatchEndParam, load_file
+
+
+def _called(callbacks: Any, *args: Any) -> None:
+    for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
+        if callback is not None:
+            callback(*args)
+
+
+class BaseModule:
+    """What modules share: the loops over batches."""
+
+    symbol: Any
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+        self.binded = self.params_initialized = self.optimizer_initialized = self.for_training = False
+
+    # What a module does by itself.
+    bind: Any
+    init_params: Any
+    init_optimizer: Any
+    get_params: Any
+    forward: Any
+    backward: Any
+    update: Any
+    get_outputs: Any
+    update_metric: Any
+    install_monitor: Any
+
+    # What follows.
+
+    def set_params(
+        self,
+        arg_params: Mapping[str, NDArray],
+        aux_params: Mapping[str, NDArray],
+        allow_missing: bool = False,
+        force_init: bool = True,
+        allow_extra: bool = False,
+    ) -> None:
+        """Fill the parameters from arrays."""
+        self.init_params(None, arg_params, aux_params, allow_missing, force_init, allow_extra)
+
+    def save_params(self, fname: str) -> None:
+        """Write the parameters, and the auxiliary states, into a file."""
+        arg_params, aux_params = self.get_params()
+        named = {f"arg:{name}": array for name, array in arg_params.items()}
+        save(fname, named | {f"aux:{name}": array for name, array in aux_params.items()})
+
+    def load_params(self, fname: str) -> None:
+        """Fill the parameters from a file."""
+        self.set_params(*load_file(fname))
+
+    def forward_backward(self, data_batch: Any) -> None:
+        """Compute outputs and gradients."""
+        self.forward(data_batch, is_train=True)
+        self.backward()
+
+    def iter_predict(self, eval_data: Any, num_batch: int | None = None, reset: bool = True) -> Iterator[Any]:
+        """The outputs of each batch, without what fills it."""
+        if reset:
+            eval_data.reset()
+        for number, batch in enumerate(eval_data):
+            if number == num_batch:
+                return
+            self.forward(batch, is_train=False)
+            last = batch.data[0].shape[0] - (batch.pad or 0)
+            yield [output[0:last].copy() for output in self.get_outputs()], number, batch
+
+    def predict(
+        self,
+        eval_data: Any,
+        num_batch: int | None = None,
+        merge_batches: bool = True,
+        reset: bool = True,
+        always_output_list: bool = False,
+        **_given: Any,
+    ) -> Any:
+        """The outputs of all batches."""
+        if isinstance(eval_data, NDArray):
+            self.forward(DataBatch([eval_data]), is_train=False)
+            return self.get_outputs()[0]
+        parts = [outputs for outputs, _, _ in self.iter_predict(eval_data, num_batch, reset)]
+        if not parts or not merge_batches:
+            return parts
+        merged = [nd.concatenate(list(column)) for column in zip(*parts, strict=True)]
+        return merged[0] if len(merged) == 1 and not always_output_list else merged
+
+    def score(
+        self, eval_data: Any, eval_metric: Any, num_batch: int | None = None, reset: bool = True, **_given: Any
+    ) -> list[tuple[str, float]]:
+        """What a metric finds of the batches."""
+        if reset:
+            eval_data.reset()
+        measured = metric.create(eval_metric)
+        measured.reset()
+        for number, batch in enumerate(eval_data):
+            if number == num_batch:
+                break
+            self.forward(batch, is_train=False)
+            self.update_metric(measured, batch.label)
+        found: list[tuple[str, float]] = measured.get_name_value()
+        return found
+
+    def fit(
+        self,
+        train_data: Any,
+        eval_data: Any = None,
+        eval_metric: Any = "acc",
+        epoch_end_callback: Any = None,
+        batch_end_callback: Any = None,
+        num_epoch: int | None = None,
+        begin_epoch: int = 0,
+        **given: Any,
+    ) -> None:
+        """Train for some epochs."""
+        if num_epoch is None:
+            raise AssertionError("please specify number of epochs")
+        self.bind(
+            train_data.provide_data, train_data.provide_label, True, force_rebind=given.get("force_rebind", False)
+        )
+        params = ("initializer", "arg_params", "aux_params", "allow_missing", "force_init")
+        self.init_params(**{name: given[name] for name in params if name in given})
+        options = ("kvstore", "optimizer", "optimizer_params")
+        self.init_optimizer(**{name: given[name] for name in options if name in given})
+        monitor = given.get("monitor")
+        if monitor is not None:
+            self.install_monitor(monitor)
+        measured = metric.create(eval_metric)
+        for epoch in range(begin_epoch, num_epoch):
+            began = time.time()
+            measured.reset()
+            train_data.reset()
+            for number, batch in enumerate(train_data):
+                if monitor is not None:
+                    monitor.tic()
+                self.forward_backward(batch)
+                self.update()
+                self.update_metric(measured, batch.label)
+                if monitor is not None:
+                    monitor.toc_print()
+                _called(batch_end_callback, BatchEndParam(epoch, number, measured, locals()))
+            for name, value in measured.get_name_value():
+                self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
+            self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.time() - began)
+            _called(epoch_end_callback, epoch, self.symbol, *self.get_params())
+            if eval_data is not None:
+                for name, value in self.score(eval_data, given.get("validation_metric") or eval_metric):
+                    self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)

@@ -1,0 +1,16 @@
+"""Give batches of what lies in memory or in files: `mx.io`."""
+
+from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, NDArrayIter, ResizeIter
+from weft.mx.training.file_iter import CSVIter, ImageRecordIter, MNISTIter, PrefetchingIter
+
+__all__ = [
+    "CSVIter",
+    "DataBatch",
+    "DataDesc",
+    "DataIter",
+    "ImageRecordIter",
+    "MNISTIter",
+    "NDArrayIter",
+    "PrefetchingIter",
+    "ResizeIter",
+]

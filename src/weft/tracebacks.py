@@ -1,0 +1,94 @@
+"""Leave out of what an error shows the frames that its reader cannot change: Weft's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from weft.config import config
+from weft.errors import InternalError, UsageError, WeftError
+from weft.owners import Owner, owner_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def shows_less(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate what users call, so that its errors show their frames."""
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            show_less(error)
+            raise
+
+    return call
+
+
+def show_less(error: BaseException) -> None:
+    """Show of an error what its text says and the user's own frames; all with WEFT_LOG=debug, and of our mistakes.
+
+    Of an error that is not Weft's, as eager PyTorch raises it in the user's code, Weft's frames around that code go.
+    """
+    if isinstance(error, InternalError) or _shows_all():
+        return
+    if isinstance(error, WeftError):
+        _show_users_frames(error)
+        return
+    frames = [*_frames(error)]
+    last = max((place for place, one in enumerate(frames) if _owner(one) is Owner.USER), default=0)
+    around, inside = [one for one in frames[:last] if _owner(one) is not Owner.WEFT], frames[last:]
+    if Owner.WEFT not in map(_owner, inside):  # else it may be our mistake
+        error.__traceback__ = _chained([*around, *inside])
+
+
+def _shows_all() -> bool:
+    try:
+        return config().log == "debug"
+    except UsageError:  # that is the error
+        return False
+
+
+def _show_users_frames(error: WeftError) -> None:
+    """Leave only the user's frames in the traceback of an error, and of its causes: its text says the rest.
+
+    A cause that says the same, with another way out, is not shown again; its frames are.
+    """
+    frames = list(_frames(error))
+    cause = error.__cause__
+    while isinstance(cause, WeftError) and cause.fact == error.fact:
+        frames += _frames(cause)
+        error.__suppress_context__, cause = True, cause.__cause__
+    if cause is not error.__cause__:
+        error.__cause__ = cause
+    error.__traceback__ = _of_others(frames)
+    while cause is not None and not isinstance(cause, InternalError):
+        cause.__traceback__ = _of_others([*_frames(cause)])
+        cause = cause.__cause__
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    place = error.__traceback__
+    while place is not None:
+        yield place
+        place = place.tb_next
+
+
+def _owner(frame: TracebackType) -> Owner:
+    return owner_of(frame.tb_frame.f_code.co_filename)
+
+
+def _of_others(frames: Sequence[TracebackType]) -> TracebackType | None:
+    """The frames that are neither Weft's nor PyTorch's."""
+    return _chained([one for one in frames if _owner(one) not in (Owner.WEFT, Owner.TORCH)])
+
+
+def _chained(frames: Sequence[TracebackType]) -> TracebackType | None:
+    kept: TracebackType | None = None
+    for one in reversed(frames):
+        kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept

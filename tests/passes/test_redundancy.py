@@ -1,0 +1,118 @@
+"""Equal values are computed once, and what nobody needs goes; what draws at random, checks or writes stays."""
+
+import pytest
+import torch
+from tests.passes.runs import assert_same
+
+from weft.ir.parser import parse_graph
+from weft.passes.redundancy import content_of, remove_dead_code, share_common_subexpressions
+from weft.passes.rewrite import has_effect, is_reproducible
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        (1.0, 1 + 0j),
+        (0j, complex(-0.0, 0.0)),
+        ((1, 2), (1, 2.0)),
+        (torch.float32, "f32"),
+    ],
+)
+def test_attributes_that_python_finds_equal_may_differ(one: object, other: object) -> None:
+    assert content_of(one) != content_of(other)
+    assert content_of(one) == content_of(one)
+
+
+def test_nan_equals_itself_as_an_attribute() -> None:
+    assert content_of(float("nan")) == content_of(float("nan"))
+    assert content_of(torch.tensor([float("nan")])) == content_of(torch.tensor([float("nan")]))
+
+
+def test_large_constants_are_one_only_if_they_are_the_same_tensor() -> None:
+    text = """graph g() {
+      %0: f32[20000] = constant #0
+      %1: f32[20000] = constant #1
+      %2: f32[20000] = add %0, %1
+      return %2
+    }"""
+    large = torch.zeros(20_000)
+    graph = parse_graph(text, [large, large.clone()])
+    assert share_common_subexpressions(graph) is graph
+    assert len(share_common_subexpressions(parse_graph(text, [large, large])).values) == 2
+
+
+def test_values_of_different_strides_are_different() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[2,2]) {
+             %0: f32[2,2] = exp %x
+             %1: f32[2,2]{1,2} = exp %x
+             %2: f32[2,2] = add %0, %1
+             return %2
+           }"""
+    )
+    assert share_common_subexpressions(graph) is graph
+
+
+def test_chains_are_shared_in_one_run() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[2]) {
+             %0: f32[2] = exp %x
+             %1: f32[2] = sin %0
+             %2: f32[2] = exp %x
+             %3: f32[2] = sin %2
+             %4: f32[2] = sub %1, %3
+             return %4
+           }"""
+    )
+    after = share_common_subexpressions(graph)
+    assert [value.op for value in after] == ["exp", "sin", "sub"]
+
+
+def test_random_numbers_drawn_for_nothing_still_advance_the_generator() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[4]) {
+             %0: f32[4] = library aten.rand_like.default(%x)
+             %1: f32[4] = update aten.normal_.default(!0) on !0 = %x
+             %2: (f32[4], bool[4]) = library aten.native_dropout.default(%x, 0.5, True)
+             %3: f32[4] = exp %x
+             %4: f32[4] = library aten.rand_like.default(%x)
+             return %4
+           }"""
+    )
+    after = remove_dead_code(graph)
+    assert len(after.values) == 4
+    assert_same(graph, after, [torch.ones(4)])
+
+
+def test_a_setting_of_the_random_state_stays_with_what_it_sets() -> None:
+    graph = parse_graph("graph g() { %0: u8[5056] = random_state %1: nothing = set_random_state %0 return }")
+    assert remove_dead_code(graph) is graph
+
+
+def test_a_result_of_several_keeps_the_operator_but_not_the_other_items() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[4]) {
+             %0: (f32[4], i64[4]) = library aten.sort.default(%x)
+             %1: f32[4] = item %0, index=0
+             %2: i64[4] = item %0, index=1
+             return %2
+           }"""
+    )
+    assert [value.attributes.get("index") for value in remove_dead_code(graph)] == [None, 1]
+
+
+def test_effects_and_memory_nobody_wrote_are_told_apart() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[4]) {
+             %0: f32[4] = library aten.rand_like.default(%x)
+             %1: f32[4] = library aten.empty_like.default(%x)
+             %2: f32[4] = library aten.exp.default(%x)
+             %3: f32[4] = exp %x
+             return
+           }"""
+    )
+    assert [has_effect(value) for value in graph] == [True, False, False, False]
+    assert [is_reproducible(value) for value in graph] == [False, False, True, True]

@@ -1,0 +1,143 @@
+"""An error shows the user's frames, and Weft's own one its four lines; WEFT_LOG=debug keeps all frames."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.config import overrides
+from weft.errors import InternalError
+from weft.owners import Owner, owner_of
+from weft.tracebacks import shows_less
+
+
+def leaves(x: torch.Tensor) -> torch.Tensor:
+    return x + len((x.numpy() * 2).tolist())
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(leaves(x))
+
+
+class Sized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def loss(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return leaves(scores.detach()).sum() + scores.sum()
+
+
+def step() -> Any:
+    net = nn.Linear(2, 2)
+    return weft.step(net, loss, torch.optim.SGD(net.parameters()))
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "module": lambda: weft.hybridize(Net())(torch.ones(2, 2)),
+    "function": lambda: weft.hybridize(leaves)(torch.ones(2)),
+    "step": lambda: step()(torch.ones(2, 2), torch.ones(2)),
+    "program": lambda: weft.program(weft.hybridize(leaves), torch.ones(2)),
+}
+
+
+def optimizer_of_another() -> torch.optim.Optimizer:
+    return torch.optim.SGD(nn.Linear(2, 2).parameters())
+
+
+MISTAKES: dict[str, Callable[[], Any]] = {
+    "load": lambda: weft.load("no-such-file.pt", nn.Linear(2, 2)),
+    "save": lambda: weft.save("no-such-folder/net.safetensors", nn.Linear(2, 2)),
+    "checkpoints": lambda: weft.Checkpoints("no-such-folder").load(nn.Linear(2, 2)),
+    "load_program": lambda: weft.load_program("no-such-file.weft"),
+    "program.save": lambda: weft.program(nn.Linear(2, 2), torch.ones(2)).save("no-such-folder/net.weft"),
+    "Trainer": lambda: weft.Trainer(nn.Linear(2, 2), optimizer_of_another(), nn.MSELoss()),
+    "step": lambda: weft.step(nn.Linear(2, 2), nn.MSELoss(), optimizer_of_another()),
+    "hybridize": lambda: weft.hybridize(nn.Linear),
+    "sizes": lambda: weft.hybridize(nn.Linear(2, 2), sizes={"x": {0: "batch"}})(torch.ones(2, 2)),
+    "explain": lambda: weft.explain(3),  # type: ignore[arg-type]  # which is the mistake
+    "prepare": lambda: weft.prepare(nn.Linear(2, 2), torch.ones(2)),
+    "DataParallel": lambda: weft.DataParallel(nn.Linear(2, 2), ["cuda:99"]),
+    "split_and_load": lambda: weft.split_and_load(torch.ones(2), ["cuda:99"]),
+    "limit": lambda: weft.limit(tasks=-1),
+    "waitall": lambda: (weft.spawn(leaves, "text"), weft.waitall()),
+}
+
+
+def refused(call: Callable[[], Any]) -> weft.UnsupportedError:
+    with pytest.raises(weft.UnsupportedError, match="hands a tensor to NumPy") as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_refusal_shows_the_users_frames_alone(name: str) -> None:
+    error = refused(CALLS[name])
+    frames = traceback.extract_tb(error.__traceback__)
+    assert not [frame for frame in frames if owner_of(frame.filename) is Owner.WEFT]
+    assert frames[-1].name == "leaves"
+    assert "direct cause" not in "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_refusal_shows_them_alone_also_once_lazy_code_has_run(name: str) -> None:
+    with weft.lazy():  # from now on lazy code stands around calls of programs
+        torch.ones(2) + 1
+    test_a_refusal_shows_the_users_frames_alone(name)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_all_frames_are_kept_to_debug(name: str) -> None:
+    with overrides(log="debug"):
+        frames = traceback.extract_tb(refused(CALLS[name]).__traceback__)
+    assert [frame for frame in frames if owner_of(frame.filename) is Owner.WEFT]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_wrong_with_a_call_is_shown_without_our_frames(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(weft.WeftError) as caught:
+        MISTAKES[name]()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert str(Path(weft.__file__).parent) not in shown
+    assert __file__ in shown
+
+
+def test_an_error_of_pytorch_in_the_users_code_is_shown_as_without_weft() -> None:
+    net, x = Sized(), torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as imperative:
+        net(x)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as hybrid:
+        weft.hybridize(net)(x)
+    lines = [
+        [(frame.filename, frame.lineno) for frame in traceback.extract_tb(caught.value.__traceback__)][1:]
+        for caught in (imperative, hybrid)
+    ]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("kind", [InternalError, RuntimeError])
+def test_an_error_that_may_be_our_mistake_keeps_all_frames(kind: type[Exception]) -> None:
+    names: dict[str, Any] = {"kind": kind}
+    ours = str(Path(weft.__file__).with_name("mistaken.py"))
+    exec(compile("def mistaken(): raise kind('a mistake')", ours, "exec"), names)
+    with pytest.raises(kind) as caught:
+        shows_less(names["mistaken"])()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames[1:]] == ["call", "mistaken"]
