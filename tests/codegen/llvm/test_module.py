@@ -111,3 +111,59 @@ def test_a_table_is_written_once() -> None:
     assert first == second
     f.store(f.load("i64", f.offset(first, "i64", f.parameters[1])), f.parameters[0])
     assert run(module, 2) == 8
+
+
+def written(f: FunctionWriter, instruction: str) -> int:
+    return str(f).count(f" = {instruction} ")
+
+
+def test_what_has_run_is_not_written_again() -> None:
+    module, f = writer(1)
+    first = f.multiply(f.parameters[1], 3)
+    with f.loop(0, 2, carried=[f.integer(0)]) as loop:
+        loop.carry(f.add(loop.carried[0], f.multiply(f.parameters[1], 3)))
+    total = f.add(loop.carried[0], f.multiply(f.parameters[1], 3))
+    f.store(total, f.parameters[0])
+    assert written(f, "mul") == 1
+    assert run(module, 5) == 3 * (5 * 3)
+    assert first.name in str(f)
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+def test_what_only_a_branch_has_run_is_written_again_after_it(choice: int) -> None:
+    module, f = writer(1)
+    chosen = f.compare("icmp ne", f.parameters[1], f.integer(0))
+    with f.only_if(chosen):
+        f.store(f.multiply(f.parameters[1], 7), f.parameters[0])
+    (picked,) = f.either(
+        chosen, lambda: [f.multiply(f.parameters[1], 7)], lambda: [f.add(f.multiply(f.parameters[1], 7), 4)]
+    )
+    f.store(f.add(picked, f.multiply(f.parameters[1], 7)), f.parameters[0])
+    assert written(f, "mul") == 4
+    assert run(module, choice) == (14 if choice else 4)
+
+
+def test_a_block_that_many_lead_to_knows_nothing_of_its_scope() -> None:
+    module, f = writer(1)
+    outer = f.multiply(f.parameters[1], 3)
+    with f.only_if(f.compare("icmp sgt", f.parameters[1], f.integer(0))):
+        far, near = f.label("far"), f.label("near")
+        f.branch_if(f.compare("icmp sgt", f.parameters[1], f.integer(9)), far, near)
+        f.begin_block(near)
+        f.store(f.multiply(f.parameters[1], 5), f.parameters[0])
+        f.branch(far)
+        f.begin_block(far)
+        f.store(f.add(f.multiply(f.parameters[1], 5), f.multiply(f.parameters[1], 3)), f.parameters[0])
+    assert outer.name in str(f)
+    assert written(f, "mul") == 3
+    assert run(module, 10) == 80
+
+
+def test_memory_is_read_again() -> None:
+    module, f = writer(1)
+    place = f.scratch("i64", 1)
+    f.store(f.parameters[1], place)
+    first = f.load("i64", place)
+    f.store(f.add(first, 1), place)
+    f.store(f.add(first, f.load("i64", place)), f.parameters[0])
+    assert run(module, 20) == 41

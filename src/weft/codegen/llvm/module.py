@@ -27,6 +27,8 @@ ATTRIBUTES = 'nounwind "no-builtins"'
 # For lists of calls: what LLVM could save of addresses is nothing beside kernels, and takes it three times as long.
 AS_WRITTEN = f"noinline optnone {ATTRIBUTES}"
 INTERNAL = re.compile(r"define internal [^@]*@([\w.]+)\(")
+# Intrinsics whose result depends on memory, or that do more than give a result.
+OF_MEMORY = {"llvm.masked.load", "llvm.masked.gather"}
 CALLED = re.compile(r"@([\w.]+)\(")
 
 
@@ -144,6 +146,8 @@ class FunctionWriter:
         self.calls: list[tuple[int, str, Sequence[Register]]] = []  # the line, the function, the operands
         self._count = 0
         self._block = "entry"
+        self._known: dict[str, Register] = {}  # results of instructions that every way to here has run
+        self._scopes = [0]  # how many of them were known where each scope began
         self._fused = self.target.has("fma") or self.target.triple.startswith("aarch64")
 
     def __str__(self) -> str:
@@ -176,6 +180,25 @@ class FunctionWriter:
         self._lines.append(f"  {name} = {instruction}")
         return Register(kind, name)
 
+    def value(self, kind: str, instruction: str) -> Register:
+        """Give the result of an instruction that depends on its operands alone; it is appended unless it has run."""
+        found = self._known.get(instruction)
+        if found is None:
+            found = self._known[instruction] = self.emit(kind, instruction)
+        return found
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """Let what is written inside know all that was known, and forget after it what only its blocks have run."""
+        self._scopes.append(len(self._known))
+        yield
+        self._forget()
+        self._scopes.pop()
+
+    def _forget(self) -> None:
+        while len(self._known) > self._scopes[-1]:
+            self._known.popitem()
+
     def emit_void(self, instruction: str) -> None:
         """Append an instruction without a result."""
         self._lines.append(f"  {instruction}")
@@ -200,28 +223,28 @@ class FunctionWriter:
 
     def binary(self, opcode: str, x: Register, y: Register) -> Register:
         """Append an instruction of two operands of one type: "fadd", "mul", "and", "fcmp"-free."""
-        return self.emit(x.kind, f"{opcode} {x.kind} {x.name}, {y.name}")
+        return self.value(x.kind, f"{opcode} {x.kind} {x.name}, {y.name}")
 
     def fneg(self, x: Register) -> Register:
         """Flip the sign of a float."""
-        return self.emit(x.kind, f"fneg {x.kind} {x.name}")
+        return self.value(x.kind, f"fneg {x.kind} {x.name}")
 
     def compare(self, condition: str, x: Register, y: Register) -> Register:
         """Compare two operands: condition is "fcmp olt", "icmp eq" and so on."""
-        return self.emit(with_element(x.kind, "i1"), f"{condition} {x.kind} {x.name}, {y.name}")
+        return self.value(with_element(x.kind, "i1"), f"{condition} {x.kind} {x.name}, {y.name}")
 
     def select(self, condition: Register, x: Register, y: Register) -> Register:
         """Choose x where the condition holds, else y, lane by lane."""
-        return self.emit(x.kind, f"select {condition}, {x}, {y}")
+        return self.value(x.kind, f"select {condition}, {x}, {y}")
 
     def convert(self, opcode: str, x: Register, element: str) -> Register:
         """Convert every lane to another element type: "sext", "fptrunc", "sitofp", "bitcast" and so on."""
         kind = with_element(x.kind, element)
-        return x if kind == x.kind else self.emit(kind, f"{opcode} {x} to {kind}")
+        return x if kind == x.kind else self.value(kind, f"{opcode} {x} to {kind}")
 
     def bitcast(self, x: Register, kind: str) -> Register:
         """Read the same bits as another type of the same size."""
-        return x if kind == x.kind else self.emit(kind, f"bitcast {x} to {kind}")
+        return x if kind == x.kind else self.value(kind, f"bitcast {x} to {kind}")
 
     def intrinsic(self, name: str, kind: str, *operands: Register, suffix: Sequence[str] | None = None) -> Register:
         """Call an intrinsic that is named after types, by default the result's: `intrinsic("llvm.fabs", k, x)`."""
@@ -231,7 +254,7 @@ class FunctionWriter:
         if kind == "void":
             self.emit_void(call)
             return Register("void", "")
-        return self.emit(kind, call)
+        return self.emit(kind, call) if name in OF_MEMORY else self.value(kind, call)
 
     def prefetch(self, address: Register) -> None:
         """Ask for a line of memory that will be read soon; the address may be anything."""
@@ -254,8 +277,8 @@ class FunctionWriter:
         if lanes == 1:
             return x
         kind = vector(x.kind, lanes)
-        first = self.emit(kind, f"insertelement {kind} poison, {x}, i64 0")
-        return self.emit(kind, f"shufflevector {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        first = self.value(kind, f"insertelement {kind} poison, {x}, i64 0")
+        return self.value(kind, f"shufflevector {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
     def shuffle(self, x: Register, y: Register, order: Sequence[int]) -> Register:
         """Pick lanes of two vectors; the second's are counted after the first's."""
@@ -263,19 +286,19 @@ class FunctionWriter:
         listed = ", ".join(f"i32 {number}" for number in order)
         if len(order) == 1:
             return self.extract(x, order[0])
-        return self.emit(kind, f"shufflevector {x}, {y}, <{len(order)} x i32> <{listed}>")
+        return self.value(kind, f"shufflevector {x}, {y}, <{len(order)} x i32> <{listed}>")
 
     def extract(self, x: Register, lane: int) -> Register:
         """Give one lane of a vector as a scalar."""
         if not x.kind.startswith("<"):
             return x
-        return self.emit(element_of(x.kind), f"extractelement {x}, i64 {lane}")
+        return self.value(element_of(x.kind), f"extractelement {x}, i64 {lane}")
 
     def insert(self, x: Register, scalar: Register, lane: int) -> Register:
         """Replace one lane of a vector."""
         if not x.kind.startswith("<"):
             return scalar
-        return self.emit(x.kind, f"insertelement {x}, {scalar}, i64 {lane}")
+        return self.value(x.kind, f"insertelement {x}, {scalar}, i64 {lane}")
 
     def offset(self, pointer: Register, element: str, index: Register | int) -> Register:
         """Give the address of an element counted from a pointer."""
@@ -283,7 +306,7 @@ class FunctionWriter:
             if index == 0:
                 return pointer
             index = constant("i64", index)
-        return self.emit("ptr", f"getelementptr {element}, {pointer}, {index}")
+        return self.value("ptr", f"getelementptr {element}, {pointer}, {index}")
 
     def load(self, kind: str, pointer: Register) -> Register:
         """Load a scalar or a vector that is aligned as its element is."""
@@ -365,6 +388,11 @@ class FunctionWriter:
 
     def begin_block(self, label: str) -> None:
         """Let what follows go to a new block; the one before must have ended with a branch."""
+        self._forget()  # any block of this scope may lead here
+        self._follow(label)
+
+    def _follow(self, label: str) -> None:
+        """Begin a block that only what is known here leads to."""
         self._lines.append(f"{label}:")
         self._block = label
 
@@ -381,10 +409,11 @@ class FunctionWriter:
         """Run what is written inside only where a condition holds."""
         yes, after = self.label("then"), self.label("after")
         self.branch_if(condition, yes, after)
-        self.begin_block(yes)
-        yield
+        self._follow(yes)
+        with self._scope():
+            yield
         self.branch(after)
-        self.begin_block(after)
+        self._follow(after)
 
     def either(
         self, condition: Register, yes: Callable[[], Sequence[Register]], no: Callable[[], Sequence[Register]]
@@ -395,11 +424,12 @@ class FunctionWriter:
         self.branch_if(condition, *labels)
         results, ends = [], []
         for label, piece in zip(labels, (yes, no), strict=True):
-            self.begin_block(label)
-            results.append(tuple(piece()))
+            self._follow(label)
+            with self._scope():
+                results.append(tuple(piece()))
             ends.append(self._block)
             self.branch(after)
-        self.begin_block(after)
+        self._follow(after)
         return tuple(
             self.emit(x.kind, f"phi {x.kind} [ {x.name}, %{ends[0]} ], [ {y.name}, %{ends[1]} ]")
             for x, y in zip(*results, strict=True)
@@ -417,21 +447,22 @@ class FunctionWriter:
         header, body, after = self.label("loop"), self.label("body"), self.label("done")
         before = self._block
         self.branch(header)
-        self.begin_block(header)
+        self._follow(header)
         place = len(self._lines)
         phis = [self._reserve(kind) for kind in ("i64", *(value.kind for value in carried))]
         state = Loop(phis[0], tuple(phis[1:]), tuple(carried))
         self.branch_if(self.compare("icmp slt", phis[0], last), body, after)
-        self.begin_block(body)
-        yield state
-        following = (self.add(phis[0], step), *state.following)
+        self._follow(body)
+        with self._scope():
+            yield state
+            following = (self.add(phis[0], step), *state.following)
         latch = self._block
         self.branch(header)
         self._lines[place:place] = [
             f"  {phi.name} = phi {phi.kind} [ {initial.name}, %{before} ], [ {then.name}, %{latch} ]"
             for phi, initial, then in zip(phis, (first, *carried), following, strict=True)
         ]
-        self.begin_block(after)
+        self._follow(after)
 
     def _reserve(self, kind: str) -> Register:
         self._count += 1

@@ -29,13 +29,13 @@ OPTIMIZATION = 2
 # Of machine code. More only orders instructions once again, which processors do themselves: it took a tenth of the time
 # of compiling, and kernels were as fast without.
 TRANSLATION = 1
-# Emitters write registers, vectors and loops as they should be: what is left to do is small. LLVM's own pipeline takes
-# five times as long, makes the same code of our kernels, and would vectorise what is left scalar on purpose.
+# Emitters write registers, vectors and loops as they should be, and nothing twice: what is left to do is small. LLVM's
+# own pipeline takes five times as long, makes the same code of our kernels, and would vectorise what is left scalar on
+# purpose.
 PASSES = (
     llvm.ModulePassManager.add_simplify_cfg_pass,
     llvm.ModulePassManager.add_loop_rotate_pass,
     llvm.ModulePassManager.add_instruction_combine_pass,
-    llvm.ModulePassManager.add_new_gvn_pass,
     llvm.ModulePassManager.add_simplify_cfg_pass,
 )
 # LLVM's search for cheaper addresses in loops takes two fifths of the time of making machine code, and finds next to
