@@ -183,6 +183,7 @@ def traced_with_numbers(request: Request) -> Traced:
     if request.state.asks_kinds:
         return _all_fixed(fixed, request)
     free, places = request.numbers, tuple(counted_places(fixed.kept))
+    written = list[Slot]()  # places whose numbers have decided something
     while free or places:
         try:
             traced = trace_settled(
@@ -195,7 +196,7 @@ def traced_with_numbers(request: Request) -> Traced:
                 break
             places = ()
             continue
-        more = [slot for slot in counted_places(traced.kept) if not any(map(slot.is_at, places))]
+        more = [slot for slot in counted_places(traced.kept) if not any(map(slot.is_at, (*places, *written)))]
         if more and not traced.fixed_places:
             places += tuple(more)  # what was put there happened to be what had been there
             continue
@@ -207,6 +208,7 @@ def traced_with_numbers(request: Request) -> Traced:
             places = ()
             continue
         free = free - traced.fixed
+        written += [places[number] for number in traced.fixed_places]
         places = tuple(slot for number, slot in enumerate(places) if number not in traced.fixed_places)
     return _all_fixed(fixed, request)
 

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 
 from weft.trace.interception.capture import is_stand_in, real_stand_in
+from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
-
-CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 
 class ClassOf:

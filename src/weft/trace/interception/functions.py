@@ -9,6 +9,7 @@ does the same with its gradient; of parameters that stay, neither is a change.
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, MappingProxyType
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
+from weft.owners import Owner, owner_of
 from weft.trace.interception.capture import (
     STAND_IN_ATTRIBUTES,
     ArgumentStandIn,
@@ -29,6 +31,7 @@ from weft.trace.interception.capture import (
     outside_tracing,
 )
 from weft.trace.interception.handlers import RAISES, SWALLOWS, handling, may_raise
+from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import MACHINERY, is_of_user, user_place
 
@@ -42,6 +45,7 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
         torch.Tensor.__index__: "number",
         torch.Tensor.tolist: "list",
         torch.Tensor.__format__: "text",
+        torch.Tensor.__repr__: "text",
         torch.Tensor.numpy: "numpy",
         torch.Tensor.__array__: "numpy",
         torch.Tensor.data_ptr: "address",
@@ -58,6 +62,8 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 
 
+PRINTS = Printed.note.__code__
+MADE_BY = (Owner.WEFT, Owner.TORCH)  # what writes texts of tensors
 COPY = copy.copy.__code__  # it takes a tensor apart
 MAKE_PARAMETER = Parameter.__new__.__code__  # before anybody puts something else there
 
@@ -73,8 +79,8 @@ def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | 
         return "made subclass"
     if kind is None and may_raise(function, arguments) and handling() == SWALLOWS:
         return "caught"
-    if kind == "text" and arguments and not arguments[1]:
-        return None  # without a format, a stand-in shows its type and sizes
+    if kind == "text" and _is_only_shown():
+        return None  # a stand-in shows its type and sizes
     return kind
 
 
@@ -99,6 +105,14 @@ def _is_called_by(code: CodeType) -> bool:
     while frame.f_back is not None and not is_of_user(frame) and frame.f_code is not code:
         frame = frame.f_back
     return frame.f_code is code
+
+
+def _is_only_shown() -> bool:
+    """Whether a text is asked for to be printed or logged, where no code sees it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not PRINTS and owner_of(frame.f_code.co_filename) in MADE_BY:
+        frame = frame.f_back
+    return frame is not None and (frame.f_code is PRINTS or frame.f_globals.get("__name__") == logging.__name__)
 
 
 def puts_data(function: Callable[..., Any]) -> bool:

@@ -78,7 +78,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "text": (
             "the program writes the value of a tensor as text",
             ONCE,
-            "print after the call, or print the tensor without a format: that shows its type and sizes, once; or "
+            "write it after the call, or print the tensor itself (print(x)): that shows its type and sizes, once; or "
             + KEEP_EAGER,
         ),
         "print": (

@@ -1,0 +1,66 @@
+"""Let a number that stands for others be the one of this call, where code asks for its text.
+
+What code does with a text nobody sees: it may be a key, a name, or decide something. So a program holds for the very
+number whose text was asked for. Weft's own code, which prints what the traced code wants printed, decides nothing by
+it; PyTorch's tracing knows such a number by the name of its symbol.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.owners import Owner, owner_of
+from weft.trace.interception.refusals import note_raised
+from weft.trace.interception.user_lines import UnplacedShapes, is_of_library
+
+CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
+ASKER = 2  # frames from here to who asks
+
+
+def _as_asked(number: Any) -> Any:
+    """The number as it is told to who asks; itself for PyTorch's tracing, and for other tracers."""
+    if not isinstance(number.node.shape_env, UnplacedShapes):
+        return number
+    frame = sys._getframe(ASKER)
+    owner = owner_of(frame.f_code.co_filename)
+    if owner is Owner.TORCH and not is_of_library(frame):
+        return number
+    return number.node.hint if owner is Owner.WEFT else CLASSES[type(number)](number)
+
+
+def _tell_texts(kind: Any) -> None:
+    symbol_of: Callable[[Any], str] = kind.__repr__
+
+    def written(self: Any) -> str:
+        told = _as_asked(self)
+        return symbol_of(self) if told is self else repr(told)
+
+    def formatted(self: Any, form: str) -> str:
+        told = _as_asked(self)
+        return format(symbol_of(self) if told is self else told, form)
+
+    kind.__repr__, kind.__format__ = written, formatted
+
+
+def _tell_keys(kind: Any) -> None:
+    digest: Callable[[Any], int] = kind.__hash__
+
+    def digested(self: Any) -> int:
+        try:
+            return digest(self)
+        except TypeError as error:
+            if owner_of(sys._getframe(1).f_code.co_filename) is Owner.USER:
+                note_raised(error)  # eager finds the number; libraries know that tracers raise it
+            raise
+
+    kind.__hash__ = digested
+
+
+for _kind in CLASSES:
+    _tell_texts(_kind)
+_tell_keys(torch.SymInt)
