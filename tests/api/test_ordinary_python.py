@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import contextvars
@@ -17,7 +18,7 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pytest
@@ -533,6 +534,94 @@ def numpys_view_of_a_buffer_is_written() -> Work:
 
     net = Viewed()
     return calls(net, before=net.view.fill)
+
+
+@case
+def an_ordered_dictionary_is_ordered_anew() -> Work:
+    factors = collections.OrderedDict(first=2.0, second=3.0, third=5.0)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for name, factor in factors.items():
+            x = x * factor + len(name)
+        return x
+
+    return calls(run, 5, before=lambda number: factors.move_to_end("second", last=number < 3))
+
+
+@case
+def hooks_and_layers_are_ordered_anew() -> Work:
+    net = square()
+    first = net[0].register_forward_hook(lambda _, __, y: y * 2)
+    net[0].register_forward_hook(lambda _, __, y: y + 1)
+
+    def before(number: int) -> None:
+        if number == 2:
+            net[0]._forward_hooks.move_to_end(first.id)
+        if number == 4:
+            net._modules["0"] = net._modules.pop("0")
+
+    return calls(net, 6, before=before)
+
+
+@case
+def numbers_among_arguments_are_copied() -> Work:
+    def run(given: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+        own = copy.deepcopy(given)
+        own["x"] += 1
+        return own["x"] + given["x"], own
+
+    return Work(run, [(({"x": row(), "n": [1, number]},), {}) for number in range(5)])
+
+
+@case
+def numbers_of_numpy_are_of_their_own_classes() -> Work:
+    kinds = (np.float64, float, np.float32, np.int64, int, np.float64)
+    numbers = [kind(number) for kind in kinds for number in (2, 3)]
+    return Work(lambda x, n: x * float(n) * len(type(n).__name__), [((row(), number), {}) for number in numbers])
+
+
+@case
+def a_module_gives_names_that_it_does_not_have() -> Work:
+    settings, known = types.ModuleType("settings"), {"scale": 2.0}
+    settings.__getattr__ = lambda name: known[name]  # type: ignore[method-assign]
+    return calls(lambda x: x * settings.scale, before=lambda number: known.update(scale=number // 2 + 2.0))
+
+
+@case
+def a_protocol_asks_for_attributes() -> Work:
+    @runtime_checkable
+    class Scaling(Protocol):
+        scale: float
+
+    class Plain:
+        pass
+
+    thing = Plain()
+
+    def before(number: int) -> None:
+        if number == 1:
+            thing.scale = 3.0  # type: ignore[attr-defined]
+        if number == 3:
+            del thing.scale  # type: ignore[attr-defined]
+
+    return calls(lambda x: x * 2 if isinstance(thing, Scaling) else x * 3, 5, before=before)
+
+
+@case
+def an_abstract_class_gets_to_know_another_one() -> Work:
+    class Abstract(abc.ABC):  # noqa: B024
+        pass
+
+    class Plain:
+        pass
+
+    thing = Plain()
+
+    def before(number: int) -> None:
+        if number:
+            Abstract.register(Plain if number == 2 else type("Other", (), {}))
+
+    return calls(lambda x: x * 2 if isinstance(thing, Abstract) else x * 3, before=before)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,26 +23,6 @@ NUMBERS = (3, 5, 4, 12, 3)
 TABLE = {str(number): number * 10.0 for number in range(40)}
 NAMED = {f"k{number}": number * 10.0 for number in range(40)}
 
-TEXTS: dict[str, Callable[[Any], float]] = {
-    "a formatted key": lambda n: NAMED[f"k{n}"],
-    "a key that may be missing": lambda n: TABLE.get(f"{n}", -1.0),
-    "str, of which the length counts": lambda n: len(str(n)),
-    "repr that is compared": lambda n: 2.0 if repr(n) == "4" else 3.0,
-    "format in a set": lambda n: 2.0 if format(n) in {"4", "5"} else 3.0,
-    "a format of width": lambda n: float(f"{n:03d}"),
-    "percent d": lambda n: TABLE.get("%d" % n, -1.0),
-    "percent s": lambda n: TABLE.get("%s" % n, -1.0),
-    "joined": lambda n: len("-".join(map(str, (n, n)))),
-    "a tuple's text": lambda n: len(str((n, 1))),
-    "a name of an attribute": lambda n: getattr(SimpleNamespace(**NAMED), f"k{n}", -1.0),
-    "a template": lambda n: TABLE.get(string.Template("$n").substitute(n=n), -1.0),
-    "the text of a truth": lambda n: 2.0 if str(n > 4) == "True" else 3.0,
-    "the text of what is computed": lambda n: TABLE.get(str(n * 2 + 1), -1.0),
-    "json": lambda n: len(json.dumps([n])),
-    "a key that is not hashed": lambda n: caught(n),
-    "what is remembered": lambda n: remembered(n),
-}
-
 
 def caught(number: int) -> float:
     try:
@@ -63,6 +43,27 @@ def remembered(number: int) -> float:
         return doubled(number)
     except TypeError:
         return 100.0
+
+
+TEXTS: dict[str, Callable[[Any], float]] = {
+    "a formatted key": lambda n: NAMED[f"k{n}"],
+    "a key that may be missing": lambda n: TABLE.get(f"{n}", -1.0),
+    "str, of which the length counts": lambda n: len(str(n)),
+    "repr that is compared": lambda n: 2.0 if repr(n) == "4" else 3.0,
+    "format in a set": lambda n: 2.0 if format(n) in {"4", "5"} else 3.0,
+    "a format of width": lambda n: float(f"{n:03d}"),
+    "percent d": lambda n: TABLE.get("%d".__mod__(n), -1.0),
+    "percent s": lambda n: TABLE.get("%s".__mod__(n), -1.0),
+    "joined": lambda n: len("-".join(map(str, (n, n)))),
+    "a tuple's text": lambda n: len(str((n, 1))),
+    "a name of an attribute": lambda n: getattr(SimpleNamespace(**NAMED), f"k{n}", -1.0),
+    "a template": lambda n: TABLE.get(string.Template("$n").substitute(n=n), -1.0),
+    "the text of a truth": lambda n: 2.0 if str(n > 4) == "True" else 3.0,
+    "the text of what is computed": lambda n: TABLE.get(str(n * 2 + 1), -1.0),
+    "json": lambda n: len(json.dumps([n])),
+    "a key that is not hashed": caught,
+    "what is remembered": remembered,
+}
 
 
 def agree(function: Callable[[Any], torch.Tensor], given: Callable[[int], Any] = torch.ones) -> None:
@@ -146,7 +147,7 @@ def test_a_number_that_is_only_printed_stays_free(capsys: pytest.CaptureFixture[
 
 def test_a_library_may_catch_that_a_size_has_no_hash() -> None:
     """As einops does, which goes on without a cache then."""
-    text = "def remembered(size, known):\n    try:\n        return known[size]\n    except TypeError:\n        return size\n"
+    text = "def remembered(n, known):\n    try:\n        return known[n]\n    except TypeError:\n        return n\n"
     space: dict[str, Any] = {"__name__": "library"}
     exec(compile(text, "/usr/lib/python3/site-packages/library.py", "exec"), space)
     ours = weft.hybridize(lambda x: x.view(space["remembered"](x.shape[0], {}) if x.dim() > 9 else x.shape[0], 2))

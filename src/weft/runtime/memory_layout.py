@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
-from weft.trace.python_state.containers import AbsentNames, OfClass, OfFunction, OfObject
+from weft.trace.python_state.containers import AbsentNames, OfClass, OfFunction, OfObject, Registered
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64
@@ -364,6 +365,7 @@ CLASS = 8
 LIST_SIZE, LIST_ITEMS = 16, 24
 FUNCTION_PLACES = (48, 56, 64) if sys.version_info >= (3, 11) else (16, 32, 40)
 FUNCTION_PARTS = dict(zip(("__code__", "__defaults__", "__kwdefaults__"), FUNCTION_PLACES, strict=True))
+REGISTRY = 16  # of what an abstract class keeps: a set, once there is something in it
 SET_MASK, SET_TABLE, SET_ENTRY = 32, 40, 16
 LEAST_POINTER, MOST_POINTER = 1 << 20, 1 << 48
 LAST_WITH_VERSIONS = (3, 13)
@@ -394,17 +396,29 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     return None
 
 
-PARTS_OF = (OfFunction, OfObject, OfClass)
+PARTS_OF = (OfFunction, OfObject, OfClass, Registered)
 
 
 def _part_rows(thing: Any, kind: Any, key: str) -> Rows | None:
-    """Give the word that says what a function or class is made of, or of which class an object is."""
+    """Give the words that say what a function or class is made of, or of which class an object is."""
+    if kind is Registered:
+        return _registered_rows(thing) if _registries_are_known() else None
     if kind is OfClass:
         at = _place_of_line()
         return None if at is None else [_row(id(thing) + at)]
     if not _functions_are_known():
         return None
     return [_row(id(thing) + FUNCTION_PARTS[key])] if kind is OfFunction else class_rows(thing)
+
+
+def _registered_rows(kind: Any) -> Rows | None:
+    """Give the words that say which classes count as derived from an abstract one."""
+    place = id(kind._abc_impl) + REGISTRY
+    if not word(place):
+        return [_row(place)]
+    # SAFETY: a class keeps its set as long as it lives, and whoever compares the words keeps the class.
+    inside = _set_rows(ctypes.cast(word(place), ctypes.py_object).value)
+    return None if inside is None else [_row(place), *inside]
 
 
 def class_rows(thing: Any) -> Rows:
@@ -421,8 +435,13 @@ def name_rows(container: dict[Any, Any]) -> Rows | None:
 
 
 def dictionary_rows(container: dict[Any, Any]) -> Rows | None:
-    """Give the word that says that a dictionary was not changed at all."""
-    return [_row(id(container) + VERSION)] if versions_count() else None
+    """Give the words that say that a dictionary was not changed at all; its version knows nothing of its order."""
+    if not versions_count():
+        return None
+    is_ordered = isinstance(container, OrderedDict) and dict.__len__(container) > 1
+    if is_ordered and not _orders_are_known():
+        return None
+    return [_row(id(container) + VERSION), *(_order_rows(container) if is_ordered else ())]
 
 
 def content_rows(
@@ -494,12 +513,7 @@ def _row(place: int) -> Row:
     return place, EVERY_BIT, word(place)
 
 
-def _ordered_rows(thing: OrderedDict[Any, Any]) -> Rows | None:
-    rows = dictionary_rows(thing)
-    return [*rows, *_order_rows(thing)] if rows and _orders_are_known() else None
-
-
-def _order_rows(thing: OrderedDict[Any, Any]) -> Rows:
+def _order_rows(thing: dict[Any, Any]) -> Rows:
     rows = [_row(id(thing) + FIRST_NODE)]
     for _ in range(dict.__len__(thing)):
         rows.append(_row(rows[-1][2] + NEXT_NODE))
@@ -532,7 +546,6 @@ def _no_rows(thing: Any) -> Rows:
 # By what a container is or is derived from, the first that fits: its own words, and what is in it.
 _KINDS: Mapping[type, tuple[Callable[[Any], Rows | None], Callable[[Any], Any]]] = MappingProxyType(
     {
-        OrderedDict: (_ordered_rows, dict.values),
         dict: (dictionary_rows, dict.values),
         list: (_whole_list_rows, list.__iter__),
         set: (_set_rows, set.__iter__),
@@ -615,6 +628,24 @@ def _orders_are_known() -> bool:
         if node:
             return False
     return True
+
+
+@cache
+def _registries_are_known() -> bool:
+    """Whether abstract classes have the set of classes that count as derived from them where it is expected."""
+    if sys.implementation.name != "cpython":
+        return False
+    probe, derived = ABCMeta("Probe", (), {}), [type(f"Derived{number}", (), {}) for number in range(20)]
+    found = [word(id(probe._abc_impl) + REGISTRY)]  # type: ignore[attr-defined]
+    for number, kind in enumerate(derived, 1):
+        probe.register(kind)
+        registry = word(id(probe._abc_impl) + REGISTRY)  # type: ignore[attr-defined]
+        if not LEAST_POINTER < registry < MOST_POINTER or word(registry + CLASS) != id(set):
+            return False
+        found.append(registry)
+        if len(ctypes.cast(registry, ctypes.py_object).value) != number:
+            return False
+    return found[0] == 0 and len(set(found)) == 2
 
 
 @cache

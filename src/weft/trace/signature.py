@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.errors import counted
@@ -14,6 +15,7 @@ from weft.trace.interception.modes import has_function_modes
 from weft.trace.interception.refusals import refuse
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+FRACTIONS = (float, np.float64)
 Key = tuple[Any, ...]
 
 
@@ -39,18 +41,21 @@ def leaf_key(leaf: Any) -> Key:
     """The part of a key that one argument makes."""
     if isinstance(leaf, torch.Tensor):
         return tensor_key(leaf)
-    if isinstance(leaf, float):
-        return (float, leaf.hex())
-    if isinstance(leaf, complex):
+    kind = type(leaf)
+    if kind in FRACTIONS:
+        return (kind, leaf.hex())
+    if kind is complex:
         return (complex, leaf.real.hex(), leaf.imag.hex())
-    if type(leaf) in PLAIN:
-        return (type(leaf), leaf)
+    if kind in PLAIN:
+        return (kind, leaf)
+    if isinstance(leaf, np.number):
+        return (kind, leaf.tobytes())
     return (type(leaf), ByIdentity(leaf))
 
 
 def number_of(key: Key) -> float | int | None:
     """The int or float that made a leaf's key."""
-    if key[0] is float and key[1] != "any":
+    if key[0] in FRACTIONS and key[1] != "any":
         return float.fromhex(key[1])
     return key[1] if key[0] is int and key[1] != "any" else None
 
@@ -211,7 +216,7 @@ def leaf_text(key: Key) -> str:
         return f"{str(key[1]).removeprefix('torch.')}{list(key[TENSOR_FACTS.index('sizes')])}"
     if key[1] == "any":
         return f"any {key[0].__name__}"
-    return repr(number_of(key) if key[0] is float else key[1])
+    return repr(number_of(key) if key[0] in FRACTIONS else key[1])
 
 
 def _text(entry: Any) -> str:

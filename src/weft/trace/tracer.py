@@ -301,6 +301,7 @@ class Tracer:
         dress(stand_in, tensor, missing, put)
 
     def _add_number(self, number: float, argument: int) -> Any:
+        number = number if type(number) is int else float(number)  # of NumPy's own, too
         stand_in, symbol = self.interception.symbol(number, f"number{argument}")
         value = Value("input", (), NumberType(type(number).__name__), name=self._argument_name(argument))
         self.recorder.numbers[symbol] = value

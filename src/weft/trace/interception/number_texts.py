@@ -1,4 +1,4 @@
-"""Let a number that stands for others be the one of this call, where code asks for its text.
+"""Let a number that stands for others be the one of this call, where code asks for its text; a copy of it is itself.
 
 What code does with a text nobody sees: it may be a key, a name, or decide something. So a program holds for the very
 number whose text was asked for. Weft's own code, which prints what the traced code wants printed, decides nothing by
@@ -33,6 +33,11 @@ def _as_asked(number: Any) -> Any:
     return number.node.hint if owner is Owner.WEFT else CLASSES[type(number)](number)
 
 
+def _itself(number: Any, *_: Any) -> Any:
+    """A copy of a number, which never changes."""
+    return number
+
+
 def _tell_texts(kind: Any) -> None:
     symbol_of: Callable[[Any], str] = kind.__repr__
 
@@ -44,7 +49,14 @@ def _tell_texts(kind: Any) -> None:
         told = _as_asked(self)
         return format(symbol_of(self) if told is self else told, form)
 
-    kind.__repr__, kind.__format__ = written, formatted
+    def reduced(self: Any, protocol: Any) -> Any:
+        if not isinstance(self.node.shape_env, UnplacedShapes):
+            return object.__reduce_ex__(self, protocol)
+        told = CLASSES[kind](self)
+        return type(told), (told,)
+
+    kind.__repr__, kind.__format__, kind.__reduce_ex__ = written, formatted, reduced
+    kind.__copy__ = kind.__deepcopy__ = _itself
 
 
 def _tell_keys(kind: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import gc
 import weakref
 from collections import OrderedDict
@@ -153,6 +154,17 @@ class OfClass(Slotted):
 
     def _names(self) -> list[str]:
         return ["__mro__"]
+
+
+class Registered(Slotted):
+    """Which classes count as derived from an abstract one because somebody has registered them."""
+
+    def _names(self) -> list[str]:
+        return ["register"]
+
+    def __getitem__(self, _: Any) -> Any:
+        found = [reference() for reference in abc._get_dump(self.thing)[0]]  # type: ignore[attr-defined]  # not public, but nothing else tells
+        return tuple(sorted((kind for kind in found if kind is not None), key=id))
 
 
 class AbsentNames(Slotted):

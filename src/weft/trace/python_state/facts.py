@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -90,7 +90,7 @@ def _contents(thing: Any, depth: int, other: Callable[[Any], Any] | None, touche
     outer = partial(inner, other=_outlined(touched)) if given else inner
     # Of a copy, made at once: another thread may change the thing meanwhile.
     if base is dict:
-        pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
+        pairs = [pair for pair in _pairs_of(thing) if pair[0] not in left_out]
         return [
             (_of_key(key, inner), _any(item) if key in numbers else (outer if key in given else inner)(item))
             for key, item in pairs
@@ -100,11 +100,16 @@ def _contents(thing: Any, depth: int, other: Callable[[Any], Any] | None, touche
     return [_any(item) if place in numbers else outer(item) for place, item in enumerate(items)]
 
 
+def _pairs_of(thing: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """What is in a dictionary, in the order in which it gives it."""
+    return list(OrderedDict.items(thing) if isinstance(thing, OrderedDict) else dict.items(thing))
+
+
 def _items_of(thing: Any, base: Any, touched: Touched) -> Items:
     """The items of a container that has too many of them to look into each."""
     left_out = (touched.keys(thing) or NOTHING) | touched.given(thing) | touched.numbers(thing)
     if base is dict:
-        pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
+        pairs = [pair for pair in _pairs_of(thing) if pair[0] not in left_out]
         return Items([part for pair in pairs for part in pair])
     found = list(base.__iter__(thing))
     return Items(sorted(found, key=id) if base in (set, frozenset) else found)
@@ -438,13 +443,13 @@ def _agrees(before: Any, now: Any) -> bool:
 
 def structure(module: nn.Module) -> dict[str, Any]:
     """What is compared of a module's registries: who its submodules are, which tensors it has, its hooks."""
-    found: dict[str, Any] = {"class": type(module), "submodules": dict(module._modules)}
+    found: dict[str, Any] = {"class": type(module), "submodules": [*module._modules.items()]}
     for registry in REGISTRIES:
-        found[registry.strip("_")] = {name: tensor is not None for name, tensor in module.__dict__[registry].items()}
+        found[registry.strip("_")] = [(name, tensor is not None) for name, tensor in module.__dict__[registry].items()]
     for name in HOOKS:
         hooks = module.__dict__.get(name)
         if hooks:
-            found[name.strip("_")] = dict(hooks)
+            found[name.strip("_")] = [*hooks.items()]
     return found
 
 

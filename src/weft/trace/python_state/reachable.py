@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import types
+from abc import ABCMeta
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import get_protocol_members, is_protocol
 
 from weft.trace.interception.builtin_names import CALLED, NAMES, named_classes
 from weft.trace.interception.capture import is_stand_in
@@ -38,6 +40,7 @@ from weft.trace.python_state.containers import (
     OfFunction,
     OfObject,
     OfPartial,
+    Registered,
     Touched,
     attributes,
     behind,
@@ -109,6 +112,7 @@ OF_LOGGING = (logging.Filterer, logging.LoggerAdapter, logging.Manager)  # they 
 OF_LOGGERS = frozenset({"level", "disabled", "parent", "manager", "logger", "_disable"})
 WITH_STATE = ("torch.distributions.", "torch.optim.")  # whose objects keep what others may replace
 ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
+CLASS_QUESTIONS = frozenset({"isinstance", "issubclass"})
 OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 ENVIRONMENT = vars(os)["environ"]  # read by code that is traced, not by Weft
 ABSENCE_QUESTIONS = ATTRIBUTE_QUESTIONS | {"AttributeError", "Exception", "suppress"}
@@ -247,8 +251,7 @@ def find_state(*roots: Any) -> PythonState:
             _visit_absent(state, own, type(thing), path or "an object")
     for kind in state.classes:
         _visit_absent(state, class_dictionary(kind), kind, kind.__name__)
-        line = (OfClass(kind), "__mro__", f"what {kind.__name__} is derived from", kind.__mro__)
-        state.names.setdefault((identity(line[0]), "__mro__"), name_fact(line, of_class=True))
+        _visit_line(state, kind)
     for space, names in state.unbound.values():
         name = f"a global name ({', '.join(sorted(names)[:3])})"
         place = (AbsentNames(space), frozenset(names), name, ())
@@ -259,6 +262,16 @@ def find_state(*roots: Any) -> PythonState:
         known = (held, "_data", "the environment of the process", held["_data"])
         state.names.setdefault((id(held), "_data"), name_fact(known))
     return state
+
+
+def _visit_line(state: PythonState, kind: type) -> None:
+    """Visit what a class is derived from, and what counts as derived from it where code asks for that."""
+    line: Place = (OfClass(kind), "__mro__", f"what {kind.__name__} is derived from", kind.__mro__)
+    state.names.setdefault((identity(line[0]), "__mro__"), name_fact(line, of_class=True))
+    if isinstance(kind, ABCMeta) and not CLASS_QUESTIONS.isdisjoint(state.mentioned):
+        registered = Registered(kind)
+        known = (registered, "register", f"what is registered as {kind.__name__}", look(registered, "register"))
+        state.names.setdefault((identity(registered), "register"), name_fact(known, of_class=True))
 
 
 def _visit_attributes(state: PythonState, thing: Any, path: str, slot: Slot | None) -> None:
@@ -401,6 +414,9 @@ def _visit_python_module(state: PythonState, thing: types.ModuleType, path: str,
     _add_containers(state, vars(thing))
     if not is_library(thing):
         state.objects.append((thing, path, slot))
+        asked = vars(thing).get("__getattr__")  # what gives names that are not there
+        if asked is not None:
+            _visit_name(state, Slot(vars(thing), "__getattr__", f"{path}.__getattr__"), asked, 1)
 
 
 def _visit_reference(state: PythonState, thing: Any, path: str, depth: int, _: Slot | None) -> None:
@@ -445,6 +461,8 @@ def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: S
         _visit(state, wrapped, path, depth + 1)
     elif isinstance(thing, type):
         _add_class(state, thing)
+        if is_protocol(thing):  # which asks its instances for attributes
+            state.mentioned.update(ATTRIBUTE_QUESTIONS, get_protocol_members(thing))
     elif isinstance(thing, WRAPPED):
         own = attributes(thing)
         _add_containers(state, own)
