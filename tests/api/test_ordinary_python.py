@@ -624,6 +624,86 @@ def an_abstract_class_gets_to_know_another_one() -> Work:
     return calls(lambda x: x * 2 if isinstance(thing, Abstract) else x * 3, before=before)
 
 
+@case
+def views_of_a_dictionary_are_kept() -> Work:
+    factors = {"first": 2.0}
+    values, items = factors.values(), factors.items()
+
+    def before(number: int) -> None:
+        factors["first" if number % 2 else "other"] = float(number)
+
+    return calls(lambda x: x * sum(values) + len(items), 5, before=before)
+
+
+class Registering(nn.Module):
+    """Makes, changes or takes away what a module consists of, as it runs."""
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.first, self.second, self.count = nn.Linear(4, 4), nn.Linear(4, 4), 0
+        self.scale, self.other = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4) * 2)
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.change(self)
+        y = self.second(torch.relu(self.first(x))) * self.scale
+        return self.third(y) if hasattr(self, "third") else y
+
+
+def makes_a_layer(net: Any) -> None:
+    if not hasattr(net, "third"):
+        torch.manual_seed(1)
+        net.third = nn.Linear(4, 3)
+
+
+def takes_a_layer_away(net: Any) -> None:
+    net.third = nn.Tanh()
+    del net.third
+
+
+def swaps_layers(net: Any) -> None:
+    net.first, net.second = net.second, net.first
+
+
+def swaps_parameters(net: Any) -> None:
+    net.scale, net.other = net.other, net.scale
+
+
+def takes_a_parameter_away(net: Any) -> None:
+    net.first.bias = None
+
+
+def adds_a_hook_once(net: Any) -> None:
+    if not net.count:
+        net.first.register_forward_hook(lambda _, __, y: y * 2)
+        net.count = 1
+
+
+CHANGES = (
+    makes_a_layer, takes_a_layer_away, swaps_layers, swaps_parameters, takes_a_parameter_away, adds_a_hook_once,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_a_module_consists_of_changes_as_it_runs(change: Callable[[Any], None]) -> None:
+    torch.manual_seed(0)
+    plain = Registering(change)
+    ours = copy.deepcopy(plain)
+    with overrides(whole="off"):
+        hybrid = weft.hybridize(ours)
+    for turn in range(5):
+        x, found = torch.randn(2, 4), []
+        for net in (plain, hybrid):
+            torch.manual_seed(turn)
+            with overrides(whole="off"):
+                y = net(x)
+            y.sum().backward()
+            found.append([y, {name: each.grad for name, each in net.named_parameters()}, len(list(net.modules()))])
+        torch.testing.assert_close(*found)
+    if change is makes_a_layer:
+        assert hybrid.forward.traces == 1
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_ordinary_python_does_what_it_does_in_eager(name: str) -> None:
     ways = ["hybridize", "lazy"] if name in NOT_STEPS else ["hybridize", "lazy", "step"]

@@ -50,7 +50,7 @@ from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_unflatten
 from weft.trace.interception.modes import is_differentiated_forward
 from weft.trace.interception.refusals import (
-    ForgottenError,
+    FirstCallError,
     UnmaterialisedError,
     refuse,
     refuse_unmaterialised,
@@ -305,7 +305,7 @@ class Hybrid:
             else:
                 try:
                     found = self._trace(call, always=True, whole=True)
-                except ForgottenError:
+                except FirstCallError:
                     self._undone(call)  # all but what functions remember
                     found = self._trace(call, always=True, whole=True)
         if found is None:
@@ -370,11 +370,11 @@ class Hybrid:
             except _ReachedError:
                 again = self.flat_call(call.arguments, call.keywords)
                 return self._trace(again, always=always, is_new=is_new, whole=whole)
-            except (UnsupportedError, InternalError, ForgottenError) as error:
+            except (UnsupportedError, InternalError, FirstCallError) as error:
                 if whole:
                     raise
-                if not isinstance(error, ForgottenError) or self.rare.is_always_first(key):
-                    self._refuse(key, error.refused() if isinstance(error, ForgottenError) else error)
+                if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
+                    self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)
                 return None
             key = self._key_of(call)
             self.programs.setdefault(key, []).append(found)
@@ -411,7 +411,7 @@ class Hybrid:
                 warnings.warn(f"weft: {self.name} has no program for its sizes: {error}", stacklevel=user_stack_level())
                 self.varying.give_up(key)
                 return found
-            except ForgottenError:
+            except FirstCallError:
                 if self.rare.is_always_first(key):
                     self.varying.give_up(key)
                 return found

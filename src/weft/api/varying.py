@@ -26,7 +26,7 @@ from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
-from weft.trace.interception.refusals import ForgottenError
+from weft.trace.interception.refusals import FirstCallError
 from weft.trace.python_state.counters import Condition
 from weft.trace.signature import Key, number_of, without_sizes
 from weft.trace.size_symbols import AskedSizes
@@ -281,7 +281,7 @@ class VaryingPrograms:
         for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
                 found = self._learn_with(kind, call, varying, apart)
-            except (InternalError, MemoryError, ForgottenError):
+            except (InternalError, MemoryError, FirstCallError):
                 raise  # a mistake of Weft's, a machine that is full, and a first call are no matter of sizes
             except WeftError as error:  # exact programs go on
                 reason = error.why or error.fact

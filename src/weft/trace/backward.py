@@ -22,7 +22,7 @@ from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import NumberType, TensorType
 from weft.trace.interception.capture import kind_of
-from weft.trace.interception.refusals import refuse, refuse_forgotten
+from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.effects import Change, Kept, KeptConstant, Rebound
@@ -102,9 +102,9 @@ class Differentiator:
             gradients = self._differentiate(pairs, create_graph=create_graph)
         finally:
             changes = before.take_back(state)
-            forgotten = before.forget()
-        if forgotten:
-            raise refuse_forgotten(forgotten)
+            error = before.of_first_call()
+        if error is not None:
+            raise error
         if versions != self._versions():
             refuse("backward write", recorder.values[-1].place)
         kept = self._kept(changes)

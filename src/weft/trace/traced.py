@@ -22,7 +22,7 @@ from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.printed import Printed
-from weft.trace.interception.refusals import refuse, refuse_forgotten
+from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
@@ -326,9 +326,9 @@ def _run(tracer: Tracer, kept: Kept) -> tuple[Trace, list[Change], Left]:
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
-        forgotten = kept.forget()
-    if forgotten:
-        raise refuse_forgotten(forgotten)
+        error = kept.of_first_call()
+    if error is not None:
+        raise error
     return trace, changes, left
 
 

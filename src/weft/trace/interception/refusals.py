@@ -275,6 +275,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "it would run in each call, with all that it does beside",
             "call it outside and pass its result as an argument, or do not let it remember; or " + KEEP_EAGER,
         ),
+        "registered": (
+            "the program puts layers, parameters or hooks in a module, or takes them away, at each call",
+            "Python, which would do so, runs only once",
+            "do it in __init__, or at the first call alone; or " + KEEP_EAGER,
+        ),
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
@@ -416,22 +421,33 @@ def refuse_unmaterialised(name: str) -> UnmaterialisedError:
     )
 
 
-class ForgottenError(UsageError):
-    """A program is asked for of code that calls functions which remember their results, and have none yet."""
+class FirstCallError(UsageError):
+    """A program is asked for of code whose first call does what later ones find done."""
 
-    detail = ""  # which function it was
+    kind = detail = ""  # of the refusal, where it is so at each call
 
     def refused(self) -> UnsupportedError:
         """The error for code where it is so at each call."""
-        return refusal("forgetful", None, self.detail)
+        return refusal(self.kind, None, self.detail)
 
 
-def refuse_forgotten(functions: Sequence[str]) -> ForgottenError:
-    """The error for a program of such code; whoever may run the call imperatively does so instead."""
-    error = ForgottenError(
+def refuse_forgotten(functions: Sequence[str]) -> FirstCallError:
+    """The error for a program of code that calls functions which remember their results, and have none yet."""
+    error = FirstCallError(
         f"the program calls a function that remembers results and has none yet ({functions[0]}, functools.lru_cache)",
         why="it runs once for each of its arguments, with all that it does beside, and not once in each run",
         fix="call it once before, as you would without Weft",
     )
-    error.detail = functions[0]
+    error.kind, error.detail = "forgetful", functions[0]
+    return error
+
+
+def refuse_registered(path: str) -> FirstCallError:
+    """The error for a program of code that changes as it runs what a module consists of."""
+    error = FirstCallError(
+        f"the program puts a layer, a parameter or a hook in a module, or takes one away ({path})",
+        why="Python, which does so, runs only once, and each run would find it done",
+        fix="call it once before, as you would without Weft",
+    )
+    error.kind, error.detail = "registered", path
     return error

@@ -228,9 +228,12 @@ def identity(container: Any) -> int:
     return -id(container.thing) if isinstance(container, Slotted) else id(container)
 
 
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+
+
 def behind(thing: Any) -> Any:
     """What a proxy or a container of the library keeps its items in; None of any other thing."""
-    if isinstance(thing, MappingProxyType):
+    if isinstance(thing, (MappingProxyType, *VIEWS)):
         return next(iter(gc.get_referents(thing)))
     if isinstance(thing, weakref.WeakSet):
         return vars(thing)["data"]

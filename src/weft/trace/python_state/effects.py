@@ -25,7 +25,7 @@ import torch
 
 from weft.trace.interception.builtin_names import is_builtin_name
 from weft.trace.interception.capture import TreeSpec, is_stand_in, tree_flatten
-from weft.trace.interception.refusals import refuse
+from weft.trace.interception.refusals import FirstCallError, refuse, refuse_forgotten, refuse_registered
 from weft.trace.python_state.caches import Memory
 from weft.trace.python_state.containers import (
     EVERYTHING,
@@ -42,7 +42,7 @@ from weft.trace.python_state.containers import (
     look,
     put,
 )
-from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of
+from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of, registries
 from weft.trace.python_state.given_objects import kind_of_object
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
@@ -298,6 +298,7 @@ class Kept:
     def __init__(self, state: PythonState) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
         self._memories = [*map(Memory, state.caches)]
+        self.registered: list[Change] = []  # which layers, parameters and hooks modules were given, or lost
 
     def take_back(self, state: PythonState) -> list[Change]:
         """Find what has changed, and put back what was there."""
@@ -305,22 +306,26 @@ class Kept:
         kinds = {id(module.__dict__): "module" for module in state.modules}
         kinds |= {id(module.__dict__["_buffers"]): "buffers" for module in state.modules}
         kinds |= {id(module.__dict__["_parameters"]): "parameters" for module in state.modules}
+        kinds |= {id(part): "registry" for module in state.modules for part in registries(module)}
         found: list[Change] = []
         for container, before in self._before.values():
             kind = kinds.get(id(container), "class" if id(container) in owners else "")
-            if kind == "parameters":
-                continue  # these are refused
             place = partial(_place, state, container, owners.get(id(container)))
             for change in _changes(place, before, kind):
-                found.append(change)
+                if kind == "parameters" and is_stand_in(change.after):
+                    continue  # these are refused
+                (self.registered if kind in ("parameters", "registry") else found).append(change)
                 change.take_back()
             if isinstance(container, dict) and id(container) not in owners:
                 _put_in_order(container, before)
         return found
 
-    def forget(self) -> list[str]:
-        """Let functions forget what they have remembered since; the names of those that were run for it."""
-        return [memory.name for memory in self._memories if memory.forget()]
+    def of_first_call(self) -> FirstCallError | None:
+        """The error for code that has done what later calls find done: functions forget what they remember since."""
+        forgotten = [memory.name for memory in self._memories if memory.forget()]
+        if forgotten:
+            return refuse_forgotten(forgotten)
+        return refuse_registered(self.registered[0].slot.path) if self.registered else None
 
     def touched(self) -> Touched:
         """What is different from before in the containers: what the code changed as it was traced."""

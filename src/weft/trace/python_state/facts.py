@@ -441,6 +441,12 @@ def _agrees(before: Any, now: Any) -> bool:
     return bool(before == now) or (isinstance(before, type) and isinstance(now, tuple) and now[:1] == (before,))
 
 
+def registries(module: nn.Module) -> list[dict[Any, Any]]:
+    """The dictionaries in which a module keeps its submodules and its hooks."""
+    found = (module.__dict__.get(name) for name in ("_modules", *HOOKS))
+    return [registry for registry in found if isinstance(registry, dict)]
+
+
 def structure(module: nn.Module) -> dict[str, Any]:
     """What is compared of a module's registries: who its submodules are, which tensors it has, its hooks."""
     found: dict[str, Any] = {"class": type(module), "submodules": [*module._modules.items()]}

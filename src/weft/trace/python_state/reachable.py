@@ -65,6 +65,7 @@ from weft.trace.python_state.facts import (
     join,
     module_facts,
     name_fact,
+    registries,
     setting_facts,
 )
 from weft.trace.python_state.library_names import (
@@ -496,7 +497,7 @@ def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) ->
         state.visited[id(module)] = module
         state.modules[module] = name
         _add_class(state, type(module))
-        _add_containers(state, module.__dict__, *(module.__dict__[registry] for registry in REGISTRIES))
+        _add_containers(state, module.__dict__, *(module.__dict__[name] for name in REGISTRIES), *registries(module))
         for registry in REGISTRIES:
             for key, tensor in module.__dict__[registry].items():
                 if tensor is not None:

@@ -207,7 +207,8 @@ def _attributes(thing: Any) -> list[Any]:
     names = [name for kind in type(thing).__mro__ for name in slots(kind)]
     found = [getattr(thing, name, None) for name in names]
     cells = [look(cell, None) for cell in getattr(thing, "__closure__", None) or ()]
-    return [*found, *cells, *getattr(thing, "__dict__", {}).values()]
+    given = [*(getattr(thing, "__defaults__", None) or ()), *(getattr(thing, "__kwdefaults__", None) or {}).values()]
+    return [*found, *cells, *given, *getattr(thing, "__dict__", {}).values()]
 
 
 def _items(thing: Any) -> list[Any]:
