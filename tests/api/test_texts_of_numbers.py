@@ -63,6 +63,8 @@ TEXTS: dict[str, Callable[[Any], float]] = {
     "json": lambda n: len(json.dumps([n])),
     "a key that is not hashed": caught,
     "what is remembered": remembered,
+    "its class": lambda n: 2.0 if n.__class__ is int else 3.0,
+    "its attributes": lambda n: 2.0 if hasattr(n, "node") else 3.0,
 }
 
 

@@ -166,7 +166,7 @@ REASONS = [
     (replace_submodule, "submodules holds other things"),
     (replaced_table, "table is another Tensor"),
     (freeze, "first.weight: requires_grad was of a parameter or leaf, is off"),
-    (add_hook, "second.forward_hooks was missing, is <dict>"),
+    (add_hook, "second.forward_hooks was missing, is <OrderedDict>"),
     (remove_bias, "second.parameters holds other things"),
     (evaluate, "second.training was True, is False"),
     (transpose_weight, "first.weight: strides was (3, 1), is (1, 4)"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.memory_layout import Rows, content_rows, held_rows, versions_count, word
+from weft.runtime.memory_layout import word
+from weft.runtime.python_layout import Rows, content_rows, held_rows, versions_count
 from weft.trace.python_state.facts import can_change
 
 pytestmark = pytest.mark.skipif(not versions_count(), reason="this Python keeps no versions of dictionaries")

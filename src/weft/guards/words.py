@@ -21,20 +21,22 @@ from weft.codegen.calls.native_call import ROW_WORDS, GuardWord
 from weft.codegen.calls.python_calls import FIRST_DIFFERENCE
 from weft.runtime.built_in import python_calls, state_of, table_of
 from weft.runtime.memory_layout import (
-    Images,
     Row,
-    Rows,
-    class_rows,
-    content_rows,
-    dictionary_rows,
     grad_layout,
-    held_rows,
     place_rows,
     requires_grad_rows,
     tensor_layout,
     tensor_masks,
-    versions_count,
     word,
+)
+from weft.runtime.python_layout import (
+    Images,
+    Rows,
+    class_rows,
+    content_rows,
+    dictionary_rows,
+    held_rows,
+    versions_count,
 )
 from weft.runtime.shared_code import shared_library
 from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change

@@ -1,4 +1,4 @@
-"""Know where CPython and PyTorch keep what their objects hold: words of memory that say that nothing has changed.
+"""Know where PyTorch keeps what its tensors hold: words of memory that say that nothing has changed.
 
 Comparing words takes a nanosecond each, asking Python or a tensor a hundred times as long. Which words these are is
 found out at first use, with objects that differ in one thing each; where that does not come out as expected (of
@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from abc import ABCMeta
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, wraps
-from types import CellType, MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
-from weft.trace.python_state.containers import AbsentNames, OfClass, OfFunction, OfObject, Registered
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64
@@ -35,6 +31,7 @@ GRAD_BYTES, VIEW_BYTES = 160, 208  # of what autograd knows of a tensor, and of 
 PROBES = 16
 FIRST_BYTE = 16  # behind the reference count
 EVERY_BIT = (1 << 64) - 1
+LEAST_POINTER, MOST_POINTER = 1 << 20, 1 << 48
 LOW_BITS = (1 << 32) - 1
 
 
@@ -230,7 +227,7 @@ def requires_grad_rows(tensor: torch.Tensor, layout: GradLayout) -> list[Row]:
         return [(place, EVERY_BIT, 0)]
     at = known + layout.requires // WORD * WORD
     bits = 0xFF << 8 * (layout.requires % WORD)
-    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits), _row(known + layout.function)]
+    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits), row_at(known + layout.function)]
 
 
 def _places(whole: torch.Tensor) -> tuple[set[int], set[int], set[int]]:
@@ -271,6 +268,11 @@ def _words(address: int, size: int) -> list[int]:
 def word(address: int) -> int:
     """Read 64 bits; whoever asks guarantees that they may be read."""
     return ctypes.c_uint64.from_address(address).value
+
+
+def row_at(place: int) -> Row:
+    """A word as it is now."""
+    return place, EVERY_BIT, word(place)
 
 
 @probed
@@ -353,368 +355,3 @@ def object_layout() -> ObjectLayout | None:
     if len(starts) != 1 or len(places) != 1 or not as_expected:
         return None
     return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
-
-
-# Byte offsets in CPython's objects.
-USED, VERSION, KEYS, VALUES = 16, 24, 32, 40  # of a dictionary; up to Python 3.13 its version counts every change of it
-FIRST_NODE, NEXT_NODE = 48, 16  # the order of an ordered dictionary: nodes, each with its key and the next node
-KEYS_COUNT = 24  # of a dictionary's keys: how many entries have been made
-KEYS_KIND, KIND_BITS = 8, 0xFFFFFF  # of a dictionary's keys: their size and kind
-CELL_CONTENTS = 16
-CLASS = 8
-LIST_SIZE, LIST_ITEMS = 16, 24
-FUNCTION_PLACES = (48, 56, 64) if sys.version_info >= (3, 11) else (16, 32, 40)
-FUNCTION_PARTS = dict(zip(("__code__", "__defaults__", "__kwdefaults__"), FUNCTION_PLACES, strict=True))
-REGISTRY = 16  # of what an abstract class keeps: a set, once there is something in it
-SET_MASK, SET_TABLE, SET_ENTRY = 32, 40, 16
-LEAST_POINTER, MOST_POINTER = 1 << 20, 1 << 48
-LAST_WITH_VERSIONS = (3, 13)
-LARGEST_IMAGE = 1 << 16
-Images = dict[int, tuple[int, bytes]]  # of dictionaries: where the keys begin, and the bytes there
-Rows = list[Row]
-
-
-def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | None:
-    """Give the words that say that a place still holds a value: in a closure, a list, a dictionary; None if unknown.
-
-    Where entries of a dictionary cannot be told apart, its version is given: it changes with any of them. Each
-    dictionary is read once; `images` keeps it.
-    """
-    kind = type(container)
-    if kind is CellType and _cells_are_known():
-        return [(id(container) + CELL_CONTENTS, EVERY_BIT, id(value))]
-    if kind is tuple:
-        return []
-    if kind in PARTS_OF:
-        return _part_rows(container.thing, kind, key)
-    if kind is AbsentNames:
-        return name_rows(container.thing)
-    if kind is list and _lists_are_known():
-        return _list_rows(container, range(key, key + 1))
-    if kind is dict:
-        return _entry_rows(container, key, value, images) or dictionary_rows(container)
-    return None
-
-
-PARTS_OF = (OfFunction, OfObject, OfClass, Registered)
-
-
-def _part_rows(thing: Any, kind: Any, key: str) -> Rows | None:
-    """Give the words that say what a function or class is made of, or of which class an object is."""
-    if kind is Registered:
-        return _registered_rows(thing) if _registries_are_known() else None
-    if kind is OfClass:
-        at = _place_of_line()
-        return None if at is None else [_row(id(thing) + at)]
-    if not _functions_are_known():
-        return None
-    return [_row(id(thing) + FUNCTION_PARTS[key])] if kind is OfFunction else class_rows(thing)
-
-
-def _registered_rows(kind: Any) -> Rows | None:
-    """Give the words that say which classes count as derived from an abstract one."""
-    place = id(kind._abc_impl) + REGISTRY
-    if not word(place):
-        return [_row(place)]
-    # SAFETY: a class keeps its set as long as it lives, and whoever compares the words keeps the class.
-    inside = _set_rows(ctypes.cast(word(place), ctypes.py_object).value)
-    return None if inside is None else [_row(place), *inside]
-
-
-def class_rows(thing: Any) -> Rows:
-    """Give the word that says of which class an object is."""
-    return [_row(id(thing) + CLASS)]
-
-
-def name_rows(container: dict[Any, Any]) -> Rows | None:
-    """Give the words that say that a dictionary has got no other keys; what is under those that it has may change."""
-    if not _names_are_known():
-        return dictionary_rows(container)
-    keys = word(id(container) + KEYS)
-    return [_row(id(container) + USED), (id(container) + KEYS, EVERY_BIT, keys), _row(keys + KEYS_COUNT)]
-
-
-def dictionary_rows(container: dict[Any, Any]) -> Rows | None:
-    """Give the words that say that a dictionary was not changed at all; its version knows nothing of its order."""
-    if not versions_count():
-        return None
-    is_ordered = isinstance(container, OrderedDict) and dict.__len__(container) > 1
-    if is_ordered and not _orders_are_known():
-        return None
-    return [_row(id(container) + VERSION), *(_order_rows(container) if is_ordered else ())]
-
-
-def content_rows(
-    thing: Any, can_change: Callable[[Any, int], bool], depth: int = 0, kept: list[Any] | None = None
-) -> Rows | None:
-    """Give the words that say that a container holds what it held, and so does what it holds if that can change.
-
-    Words name things by where they are: whoever compares them later keeps those in `kept`, so that no others get there.
-    """
-    found = next((known for kind, known in _KINDS.items() if isinstance(thing, kind)), None)
-    if found is None:
-        return None
-    rows_of, items = found
-    inside = list(items(thing))  # another thread may change it meanwhile
-    if kept is not None:
-        kept.append(inside)
-    found_rows = rows_of(thing)
-    if found_rows is None:
-        return None
-    rows = [*found_rows]
-    for item in inside:
-        if can_change(item, depth + 1):
-            inner = content_rows(item, can_change, depth + 1, kept)
-            if inner is None:
-                return None
-            rows += inner
-    return rows
-
-
-def _entry_rows(container: dict[Any, Any], key: Any, value: Any, images: Images) -> Rows | None:
-    if not _entries_are_known():
-        return None
-    if id(container) not in images:
-        images[id(container)] = _image(container)
-    start, image = images[id(container)]
-    at = _find(image, id(key), id(value))
-    if at is None:
-        return None
-    kind = start + KEYS_KIND
-    return [
-        (id(container) + KEYS, EVERY_BIT, start),
-        (kind, KIND_BITS, word(kind) & KIND_BITS),
-        (start + at, EVERY_BIT, id(key)),
-        (start + at + WORD, EVERY_BIT, id(value)),
-    ]
-
-
-def _image(container: dict[Any, Any]) -> tuple[int, bytes]:
-    """Where a dictionary's keys begin and what is there; nothing for one that shares its keys, or has very many."""
-    size = sys.getsizeof(container) - _BARE
-    if word(id(container) + VALUES) or size > LARGEST_IMAGE:
-        return 0, b""
-    # SAFETY: Python says how large the keys are. Should another thread make others of them just now, then these, being
-    # no larger than that, stay readable, and what is found in them agrees with nothing that is compared later.
-    start = word(id(container) + KEYS)
-    return start, ctypes.string_at(start, size)
-
-
-def _find(image: bytes, key: int, value: int) -> int | None:
-    """Where in an image an entry lies: a key's word and behind it the value's."""
-    pattern = key.to_bytes(WORD, "little") + value.to_bytes(WORD, "little")
-    at = image.find(pattern)
-    while at % WORD and at >= 0:
-        at = image.find(pattern, at + 1)
-    return at if at >= 0 else None
-
-
-def _row(place: int) -> Row:
-    return place, EVERY_BIT, word(place)
-
-
-def _order_rows(thing: dict[Any, Any]) -> Rows:
-    rows = [_row(id(thing) + FIRST_NODE)]
-    for _ in range(dict.__len__(thing)):
-        rows.append(_row(rows[-1][2] + NEXT_NODE))
-    return rows
-
-
-def _whole_list_rows(thing: list[Any]) -> Rows | None:
-    return _list_rows(thing, range(list.__len__(thing))) if _lists_are_known() else None
-
-
-def _list_rows(thing: list[Any], places: range) -> Rows:
-    items = word(id(thing) + LIST_ITEMS)
-    size, start = _row(id(thing) + LIST_SIZE), _row(id(thing) + LIST_ITEMS)
-    return [size, start, *(_row(items + WORD * place) for place in places)]
-
-
-def _set_rows(thing: set[Any]) -> Rows | None:
-    if not _sets_are_known():
-        return None
-    table, entries = word(id(thing) + SET_TABLE), word(id(thing) + SET_MASK) + 1
-    heads = [_row(id(thing) + at) for at in (USED, SET_MASK, SET_TABLE)]
-    return [*heads, *(_row(table + SET_ENTRY * place) for place in range(entries))]
-
-
-def _no_rows(thing: Any) -> Rows:
-    del thing
-    return []
-
-
-# By what a container is or is derived from, the first that fits: its own words, and what is in it.
-_KINDS: Mapping[type, tuple[Callable[[Any], Rows | None], Callable[[Any], Any]]] = MappingProxyType(
-    {
-        dict: (dictionary_rows, dict.values),
-        list: (_whole_list_rows, list.__iter__),
-        set: (_set_rows, set.__iter__),
-        tuple: (_no_rows, tuple.__iter__),
-    }
-)
-_BARE = sys.getsizeof({})
-
-
-@cache
-def versions_count() -> bool:
-    """Whether dictionaries have versions where they are expected."""
-    if sys.implementation.name != "cpython" or sys.version_info[:2] > LAST_WITH_VERSIONS:
-        return False
-    probe = {"entry": 0}
-    seen = {word(id(probe) + VERSION)}
-    for number in range(1, 5):
-        probe["entry"] = number
-        seen.add(word(id(probe) + VERSION))
-    changed = len(seen) == 5
-    before = word(id(probe) + VERSION)
-    probe.get("entry")
-    return changed and word(id(probe) + VERSION) == before
-
-
-@cache
-def _entries_are_known() -> bool:
-    """Whether a dictionary's keys and values lie side by side where they are expected."""
-    if sys.implementation.name != "cpython" or sys.version_info[:2] > LAST_WITH_VERSIONS:
-        return False
-    things = [object() for _ in range(100)]
-    for keys in ([f"name {number}" for number in range(100)], [(number,) for number in range(100)]):
-        probe: dict[Any, Any] = dict(zip(keys[:20], things, strict=False))
-        start, image = _image(probe)
-        places = [_find(image, id(key), id(thing)) for key, thing in zip(keys[:20], things, strict=False)]
-        if None in places or len(set(places)) != 20:
-            return False
-        at = start + (places[7] or 0)
-        probe[keys[7]] = things[50]
-        replaced = (word(at), word(at + WORD)) == (id(keys[7]), id(things[50]))
-        del probe[keys[7]]
-        deleted = word(at) != id(keys[7]) and word(id(probe) + KEYS) == start
-        kind = word(start + KEYS_KIND) & KIND_BITS
-        probe.update(zip(keys, things, strict=True))
-        grown = word(id(probe) + KEYS)
-        if not (replaced and deleted and grown != start and word(grown + KEYS_KIND) & KIND_BITS != kind):
-            return False
-    return True
-
-
-@cache
-def _names_are_known() -> bool:
-    """Whether a dictionary counts its keys, and all that it has ever had, where that is expected."""
-    if not _entries_are_known():
-        return False
-
-    def state() -> tuple[int, int]:
-        return word(id(probe) + USED), word(word(id(probe) + KEYS) + KEYS_COUNT)
-
-    probe: dict[Any, Any] = dict.fromkeys(["first", "second", "third"], 0)
-    found = [state()]
-    for change in (lambda: probe.update(first=1), lambda: probe.pop("second"), lambda: probe.update(fourth=1)):
-        change()
-        found.append(state())
-    return found == [(3, 3), (3, 3), (2, 3), (3, 4)]
-
-
-@cache
-def _orders_are_known() -> bool:
-    """Whether an ordered dictionary has its nodes where they are expected."""
-    keys = [object() for _ in range(9)]
-    probe = OrderedDict.fromkeys(keys)
-    for moved in (3, 8, 0, 5):
-        probe.move_to_end(keys[moved])
-        node = word(id(probe) + FIRST_NODE)
-        for key in probe:
-            if not LEAST_POINTER < node < MOST_POINTER or word(node) != id(key):
-                return False
-            node = word(node + NEXT_NODE)
-        if node:
-            return False
-    return True
-
-
-@cache
-def _registries_are_known() -> bool:
-    """Whether abstract classes have the set of classes that count as derived from them where it is expected."""
-    if sys.implementation.name != "cpython":
-        return False
-    probe, derived = ABCMeta("Probe", (), {}), [type(f"Derived{number}", (), {}) for number in range(20)]
-    found = [word(id(probe._abc_impl) + REGISTRY)]  # type: ignore[attr-defined]
-    for number, kind in enumerate(derived, 1):
-        probe.register(kind)
-        registry = word(id(probe._abc_impl) + REGISTRY)  # type: ignore[attr-defined]
-        if not LEAST_POINTER < registry < MOST_POINTER or word(registry + CLASS) != id(set):
-            return False
-        found.append(registry)
-        if len(ctypes.cast(registry, ctypes.py_object).value) != number:
-            return False
-    return found[0] == 0 and len(set(found)) == 2
-
-
-@cache
-def _lists_are_known() -> bool:
-    """Whether a list has its length and its items where they are expected."""
-    things = [object(), object(), object()]
-    items = word(id(things) + LIST_ITEMS)
-    return word(id(things) + LIST_SIZE) == len(things) and word(items + WORD) == id(things[1])
-
-
-@cache
-def _functions_are_known() -> bool:
-    """Whether functions have their code and the defaults of their arguments where they are expected, things a class."""
-
-    def probe(first: object = WORD, *, second: object = EVERY_BIT) -> None:
-        del first, second
-
-    def bare() -> None:
-        pass
-
-    def agrees(function: Any) -> bool:
-        parts = ((at, getattr(function, name)) for name, at in FUNCTION_PARTS.items())
-        return all(word(id(function) + at) == (0 if part is None else id(part)) for at, part in parts)
-
-    before = agrees(probe) and agrees(bare) and word(id(probe) + CLASS) == id(type(probe))
-    bare.__code__, probe.__defaults__, probe.__kwdefaults__ = (lambda: None).__code__, (KEYS,), {"second": VALUES}
-    return before and agrees(probe) and agrees(bare)
-
-
-SIZE_OF_CLASS: int = type.__basicsize__  # type: ignore[assignment]  # of a class it is a number
-
-
-@cache
-def _place_of_line() -> int | None:
-    """Where a class has what it is derived from; None if that is not told by one word."""
-
-    class Base:
-        pass
-
-    class Other(Base):
-        pass
-
-    class Probe(Base):
-        pass
-
-    found = [at for at in range(FIRST_BYTE, SIZE_OF_CLASS, WORD) if word(id(Probe) + at) == id(Probe.__mro__)]
-    before = Probe.__mro__
-    Probe.__bases__ = (Other,)
-    moved = [at for at in found if word(id(Probe) + at) == id(Probe.__mro__) != id(before)]
-    return moved[0] if len(moved) == 1 else None
-
-
-@cache
-def _sets_are_known() -> bool:
-    """Whether a set has its size and its table where they are expected."""
-    for count in (3, 30):
-        things = {object() for _ in range(count)}
-        entries = word(id(things) + SET_MASK) + 1
-        if word(id(things) + USED) != count or not count < entries <= 1 << 10:
-            return False
-        table = word(id(things) + SET_TABLE)
-        found = {word(table + SET_ENTRY * place) for place in range(entries)}
-        if not set(map(id, things)) <= found:
-            return False
-    return True
-
-
-@cache
-def _cells_are_known() -> bool:
-    """Whether a closure's cell has its object where it is expected."""
-    cells = [(CellType(thing), thing) for thing in (object(), object(), object())]
-    return all(word(id(cell) + CELL_CONTENTS) == id(thing) for cell, thing in cells)

@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from weft.errors import UnsupportedError
+from weft.ir.calls import flat_results
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
@@ -18,6 +20,8 @@ from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Gradient, Traced, leave_the_same, traced_once, traced_with_numbers
 
 SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
+MORE_THAN_NUMBERS = "the code takes them for more than numbers"
+WRITTEN = (bool, int, float, complex)  # kinds of numbers that stand in a program
 WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
 
 
@@ -45,7 +49,7 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
     if not _only_computes(found):
         raise UnsupportedError(f"the sizes of {name} do not vary", why="it does more than to compute new tensors")
     if not leave_the_same(found, plain):
-        raise UnsupportedError(f"the sizes of {name} do not vary", why="the code takes them for more than numbers")
+        raise UnsupportedError(f"the sizes of {name} do not vary", why=MORE_THAN_NUMBERS)
     try:
         return _laid_out(found, plain)
     except OtherOperatorsError:
@@ -199,6 +203,8 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
         if value.op == "number":
             continue
         if other is not None and operator_of(value) == operator_of(other) and are_alike(value.type, other.type):
+            if not _have_same_numbers(value, other):
+                raise UnsupportedError("sizes of a program do not vary", why=MORE_THAN_NUMBERS)
             found[value] = other.type
             other = next(others)
         elif not is_whole(value):
@@ -206,6 +212,19 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
     if other is not None:
         raise OtherOperatorsError
     return found
+
+
+def _have_same_numbers(value: Value, other: Value) -> bool:
+    """Whether calls are given the same numbers, as far as they are written into both: those do not go by sizes."""
+    return all(
+        one == two or not (type(one) in WRITTEN and type(two) in WRITTEN)
+        for one, two in zip(_numbers_of(value), _numbers_of(other), strict=False)
+    )
+
+
+def _numbers_of(value: Value) -> list[Any]:
+    call = value.attributes.get("call")
+    return [] if call is None else flat_results((call.arguments, [argument for _, argument in call.keywords]))
 
 
 def operator_of(value: Value) -> str:

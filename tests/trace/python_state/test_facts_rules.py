@@ -316,10 +316,10 @@ MODULES: dict[str, tuple[Change, str | None]] = {
     "no parameter": (lambda m: setattr(m, "weight", None), "net.parameters holds other things"),
     "another parameter": (lambda m: setattr(m, "weight", nn.Parameter(TENSOR)), None),
     "buffer": (lambda m: m.register_buffer("b", TENSOR), "net.buffers holds other things"),
-    "hook": (lambda m: m.register_forward_hook(lambda *_: None), "net.forward_hooks was missing, is <dict>"),
+    "hook": (lambda m: m.register_forward_hook(lambda *_: None), "net.forward_hooks was missing, is <OrderedDict>"),
     "hook before": (
         lambda m: m.register_forward_pre_hook(lambda *_: None),
-        "net.forward_pre_hooks was missing, is <dict>",
+        "net.forward_pre_hooks was missing, is <OrderedDict>",
     ),
     "three at once": (
         lambda m: (setattr(m, "number", 2.0), setattr(m, "x", 1), m.eval(), setattr(m, "y", 2)),

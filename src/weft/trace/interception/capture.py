@@ -346,13 +346,7 @@ class Interception:
     def has_one_value(self, symbol: Any) -> bool:
         """Whether something was decided that holds for a single value of a symbol."""
         found = self._shapes.replacements.get(symbol)
-        if found is not None and found.is_number:
-            return True
-        # PyTorch solves what must be equal for whole numbers alone.
-        return not symbol.is_integer and any(
-            guard.expr.is_Equality and guard.expr.free_symbols == {symbol} and guard.expr.lhs.is_polynomial(symbol)
-            for guard in self.guards
-        )
+        return (found is not None and bool(found.is_number)) or self.guards.tie_fraction(symbol)
 
     def empty(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type."""

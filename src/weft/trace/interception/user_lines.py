@@ -101,6 +101,13 @@ class PlacedGuards(list[Any]):
         """What must hold, as expressions, and where it was decided."""
         return [(guard.expr, place) for guard, place in zip(self, self.places, strict=True)]
 
+    def tie_fraction(self, symbol: Any) -> bool:
+        """Whether a fraction must be one number: PyTorch solves what must be equal for whole numbers alone."""
+        return not symbol.is_integer and any(
+            guard.expr.is_Equality and guard.expr.free_symbols == {symbol} and guard.expr.lhs.is_polynomial(symbol)
+            for guard in self
+        )
+
 
 class UnplacedShapes(ShapeEnv):
     """PyTorch's `ShapeEnv` without a search of its own for the line that asks: the search imports its exporter."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from abc import ABCMeta
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.python_state.containers import MISSING, NOTHING, Keys, Touched, attributes, has_attributes, look
+from weft.trace.python_state.containers import (
+    MISSING,
+    NOTHING,
+    Keys,
+    OfClass,
+    Registered,
+    Touched,
+    attributes,
+    has_attributes,
+    look,
+)
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 WHOLE = (nn.Module, torch.Generator, type, ModuleType)
@@ -441,6 +452,17 @@ def _agrees(before: Any, now: Any) -> bool:
     return bool(before == now) or (isinstance(before, type) and isinstance(now, tuple) and now[:1] == (before,))
 
 
+def class_facts(kind: type, *, asks_classes: bool) -> list[NameFact]:
+    """What a class is derived from, and where code `asks_classes` of things, what counts as derived from it."""
+    places: list[tuple[Any, Any, str, Any]] = [
+        (OfClass(kind), "__mro__", f"what {kind.__name__} is derived from", kind.__mro__)
+    ]
+    if asks_classes and isinstance(kind, ABCMeta):
+        known = Registered(kind)
+        places.append((known, "register", f"what is registered as {kind.__name__}", look(known, "register")))
+    return [name_fact(place, of_class=True) for place in places]
+
+
 def registries(module: nn.Module) -> list[dict[Any, Any]]:
     """The dictionaries in which a module keeps its submodules and its hooks."""
     found = (module.__dict__.get(name) for name in ("_modules", *HOOKS))
@@ -449,13 +471,14 @@ def registries(module: nn.Module) -> list[dict[Any, Any]]:
 
 def structure(module: nn.Module) -> dict[str, Any]:
     """What is compared of a module's registries: who its submodules are, which tensors it has, its hooks."""
-    found: dict[str, Any] = {"class": type(module), "submodules": [*module._modules.items()]}
+    found: dict[str, Any] = {"class": type(module), "submodules": OrderedDict(module._modules)}
     for registry in REGISTRIES:
-        found[registry.strip("_")] = [(name, tensor is not None) for name, tensor in module.__dict__[registry].items()]
+        there = ((name, tensor is not None) for name, tensor in module.__dict__[registry].items())
+        found[registry.strip("_")] = OrderedDict(there)
     for name in HOOKS:
         hooks = module.__dict__.get(name)
         if hooks:
-            found[name.strip("_")] = [*hooks.items()]
+            found[name.strip("_")] = OrderedDict(hooks)
     return found
 
 

@@ -7,7 +7,7 @@ import dis
 import sys
 import types
 from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from functools import cache, cached_property, partialmethod, wraps
 from inspect import getattr_static
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -251,3 +251,18 @@ def wrapped_in(thing: Any) -> Any:
     if any("__wrapped__" in vars(kind) for kind in kinds):
         return getattr_static(thing, "__wrapped__", None)  # a tenth of the speed: it knows about descriptors
     return None if isinstance(thing, type) or not has_attributes(thing) else attributes(thing).get("__wrapped__")
+
+
+def in_class(kind: type, name: str) -> Any:
+    """What a class has under a name, as it stands there: no descriptor of the user's is asked."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
+def function_of(found: Any) -> types.FunctionType | None:
+    """The function that is behind what a class has under a name; None if there is none."""
+    found = found.fget if isinstance(found, property) else found
+    found = found.func if isinstance(found, (cached_property, partialmethod)) else found
+    found = getattr(found, "__func__", found)
+    if found is not None and not isinstance(found, types.FunctionType):
+        found = wrapped_in(found)
+    return found if isinstance(found, types.FunctionType) else None

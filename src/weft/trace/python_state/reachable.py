@@ -12,12 +12,11 @@ import logging
 import os
 import random
 import types
-from abc import ABCMeta
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
-from functools import cached_property, partial, partialmethod
+from functools import partial
 from operator import attrgetter, methodcaller
 from queue import SimpleQueue
 from typing import Any
@@ -35,12 +34,10 @@ from weft.trace.python_state.caches import CACHED, remembered
 from weft.trace.python_state.containers import (
     AbsentNames,
     Answered,
-    OfClass,
     OfContext,
     OfFunction,
     OfObject,
     OfPartial,
-    Registered,
     Touched,
     attributes,
     behind,
@@ -61,6 +58,7 @@ from weft.trace.python_state.facts import (
     SettingFact,
     TensorTies,
     can_change,
+    class_facts,
     container_kind,
     join,
     module_facts,
@@ -85,8 +83,10 @@ from weft.trace.python_state.names import (
     asks_kinds,
     binds_globals,
     compares_identity,
+    function_of,
     given,
     global_names,
+    in_class,
     is_foreign,
     is_installed,
     is_library,
@@ -266,13 +266,8 @@ def find_state(*roots: Any) -> PythonState:
 
 
 def _visit_line(state: PythonState, kind: type) -> None:
-    """Visit what a class is derived from, and what counts as derived from it where code asks for that."""
-    line: Place = (OfClass(kind), "__mro__", f"what {kind.__name__} is derived from", kind.__mro__)
-    state.names.setdefault((identity(line[0]), "__mro__"), name_fact(line, of_class=True))
-    if isinstance(kind, ABCMeta) and not CLASS_QUESTIONS.isdisjoint(state.mentioned):
-        registered = Registered(kind)
-        known = (registered, "register", f"what is registered as {kind.__name__}", look(registered, "register"))
-        state.names.setdefault((identity(registered), "register"), name_fact(known, of_class=True))
+    for fact in class_facts(kind, asks_classes=not CLASS_QUESTIONS.isdisjoint(state.mentioned)):
+        state.names.setdefault((identity(fact.container), fact.key), fact)
 
 
 def _visit_attributes(state: PythonState, thing: Any, path: str, slot: Slot | None) -> None:
@@ -525,7 +520,7 @@ def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
     """Visit a method that Weft runs, and the methods of the same class that it mentions."""
     waiting, seen = [entry], {entry}
     while waiting:
-        method = _visit_method(state, _of_class(kind, waiting.pop()), depth)
+        method = _visit_method(state, in_class(kind, waiting.pop()), depth)
         if method is None:
             continue
         names = mentioned(method.__code__) - seen
@@ -533,30 +528,16 @@ def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
         waiting += sorted(names)
 
 
-def _of_class(kind: type, name: str) -> Any:
-    """What a class has under a name, as it stands there: no descriptor of the user's is asked."""
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-
-
 def _visit_method(state: PythonState, found: Any, depth: int) -> types.FunctionType | None:
     """Visit what a class's attribute runs, if it is a method of the user's."""
     inner = getattr(found, "__func__", found)
     if isinstance(inner, CACHED) and inner not in state.caches:
         _visit_cache(state, inner, depth)
-    method = _function(found)
+    method = function_of(found)
     if method is None or is_library(method):
         return None
     _visit(state, method, "", depth + 1)
     return method
-
-
-def _function(found: Any) -> types.FunctionType | None:
-    found = found.fget if isinstance(found, property) else found
-    found = found.func if isinstance(found, (cached_property, partialmethod)) else found
-    found = getattr(found, "__func__", found)
-    if found is not None and not isinstance(found, types.FunctionType):
-        found = wrapped_in(found)
-    return found if isinstance(found, types.FunctionType) else None
 
 
 def _add_containers(state: PythonState, *containers: Any) -> None:
