@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import string
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -135,16 +136,44 @@ def test_texts_of_counted_numbers_are_those_of_the_call(decides: Callable[[Any],
         assert_every_way(lambda: Work.repeated(Counting(decides), torch.ones(2), calls=6), "library")
 
 
-def test_a_number_that_is_only_printed_stays_free(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_is_only_shown_stays_free(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("shown")
+    caplog.set_level("INFO", "shown")
+
     def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
-        print("by", by, [by])
+        print("by", by, [by], f"<{by:.2f} {2 * by}>")
+        logger.info(f"{by}, {len(x)}")  # noqa: G004 - as users write
+        logger.info("%s", by)
         return x * by
 
     ours = weft.hybridize(scaled, whole=True)
     for by in (0.5, 1.5, 2.5, 3.5):
         assert torch.equal(ours(torch.ones(2), by), torch.ones(2) * by)
     assert ours.traces == 2
-    assert capsys.readouterr().out == "by 0.5 [0.5]\nby 1.5 [1.5]\n"
+    assert capsys.readouterr().out == "by 0.5 [0.5] <0.50 1.0>\nby 1.5 [1.5] <1.50 3.0>\n"
+    assert {"0.5, 2", "0.5", "1.5, 2", "1.5"} == set(caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda n: print(TABLE[f"{n}"]),
+        lambda n: print(f"{n}" == "4"),
+        lambda n: print(f"{n}" + "4"),
+        lambda n: print(len(f"{n}"), [f"{n}"], *f"{n}"),
+    ],
+)
+def test_what_is_shown_of_a_text_that_decides_is_of_the_call(
+    used: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = weft.hybridize(lambda x: (used(x.shape[0]), x * 2)[1])
+    for size in NUMBERS[:3]:
+        ours(torch.ones(size))
+        found = capsys.readouterr().out
+        used(size)
+        assert found in (capsys.readouterr().out, 2 * capsys.readouterr().out)
 
 
 def test_a_library_may_catch_that_a_size_has_no_hash() -> None:

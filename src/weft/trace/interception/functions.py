@@ -9,7 +9,6 @@ does the same with its gradient; of parameters that stay, neither is a change.
 from __future__ import annotations
 
 import copy
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, MappingProxyType
@@ -33,6 +32,7 @@ from weft.trace.interception.capture import (
 from weft.trace.interception.handlers import RAISES, SWALLOWS, handling, may_raise
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
+from weft.trace.interception.shown_texts import LOG, shown_by
 from weft.trace.interception.user_lines import MACHINERY, is_of_user, user_place
 
 FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
@@ -108,11 +108,11 @@ def _is_called_by(code: CodeType) -> bool:
 
 
 def _is_only_shown() -> bool:
-    """Whether a text is asked for to be printed or logged, where no code sees it."""
+    """Whether a text is asked for by `print` itself or to be logged, where no code sees it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not PRINTS and owner_of(frame.f_code.co_filename) in MADE_BY:
         frame = frame.f_back
-    return frame is not None and (frame.f_code is PRINTS or frame.f_globals.get("__name__") == logging.__name__)
+    return frame is not None and shown_by(frame) == LOG
 
 
 def puts_data(function: Callable[..., Any]) -> bool:

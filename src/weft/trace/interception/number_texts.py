@@ -1,8 +1,8 @@
 """Let a number that stands for others be the one of this call, where code asks for its text; a copy of it is itself.
 
 What code does with a text nobody sees: it may be a key, a name, or decide something. So a program holds for the very
-number whose text was asked for. Weft's own code, which prints what the traced code wants printed, decides nothing by
-it; PyTorch's tracing knows such a number by the name of its symbol.
+number whose text was asked for, unless it is only shown. PyTorch's tracing knows such a number by the name of its
+symbol.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from weft.owners import Owner, owner_of
 from weft.trace.interception.refusals import note_raised
+from weft.trace.interception.shown_texts import shown_by
 from weft.trace.interception.user_lines import UnplacedShapes, is_of_library
 
 CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
@@ -27,10 +28,9 @@ def _as_asked(number: Any) -> Any:
     if not isinstance(number.node.shape_env, UnplacedShapes):
         return number
     frame = sys._getframe(ASKER)
-    owner = owner_of(frame.f_code.co_filename)
-    if owner is Owner.TORCH and not is_of_library(frame):
+    if owner_of(frame.f_code.co_filename) is Owner.TORCH and not is_of_library(frame):
         return number
-    return number.node.hint if owner is Owner.WEFT else CLASSES[type(number)](number)
+    return CLASSES[type(number)](number) if shown_by(frame) is None else number.node.hint
 
 
 def _itself(number: Any, *_: Any) -> Any:
