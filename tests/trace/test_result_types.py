@@ -10,10 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import UsageError
+from weft.ir.calls import Call, Operand
+from weft.ir.extents import extent_of_size
+from weft.ir.graph import Value
 from weft.ir.printer import print_graph
+from weft.ir.types import NumberType, contiguous
+from weft.trace.interception.capture import Interception
 from weft.trace.python_state.reachable import find_state
 from weft.trace.request import Request
-from weft.trace.results.result_types import ResultTypes, rows_as_data, rows_from_data
+from weft.trace.results.result_types import ResultTypes, question_of, rows_as_data, rows_from_data
 from weft.trace.several_traces import trace_program
 from weft.trace.traced import Traced
 
@@ -154,3 +159,12 @@ def test_an_offset_is_counted_from_where_the_argument_begins() -> None:
 def test_other_data_is_refused(data: object) -> None:
     with pytest.raises(UsageError, match="no rows of types"):
         rows_from_data(data)
+
+
+def test_nothing_is_known_of_results_whose_sizes_vary() -> None:
+    """What a rule decided by such sizes is a condition of the trace that asked, which a kept answer would leave out."""
+    tensor = Interception(None).placeholder(contiguous(torch.float32, (9, 2)))  # type: ignore[arg-type]
+    size = extent_of_size(Value("input", (), NumberType("int"), name="n"), 4)
+    for sizes, is_known in (((4, 5), True), ((size, 5), False), ((size, 9 - size), False)):
+        call = Call("aten.split_with_sizes.default", (Operand(0), sizes))
+        assert (question_of(call, [tensor]) is not None) is is_known

@@ -114,7 +114,14 @@ def used_late(x: Tensor, i: Tensor) -> Tensor:
     return row * 2
 
 
-@pytest.mark.parametrize("function", [handed_on, written, used_late])
+def handed_on_late(x: Tensor, i: Tensor) -> Tensor:
+    made = x * 2
+    row = made[i].view(-1, 1)
+    made.add_(1)
+    return row
+
+
+@pytest.mark.parametrize("function", [handed_on, written, used_late, handed_on_late])
 def test_what_shows_a_view_is_run_by_python(function: Callable[..., Tensor]) -> None:
     with pytest.raises(UnsupportedError, match="turns a tensor into a Python number"):
         weft.hybridize(function, whole=True)(torch.ones(5, 3), torch.tensor(1))

@@ -111,6 +111,15 @@ class Polynomial:
         products = [product(*term) for term in sorted(self.terms, key=lambda term: (-len(term[0]), str(term)))]
         return reduce(lambda one, other: one + other, products) if products else 0
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether it may become smaller where a size becomes larger."""
+        for monomial, factor in self.terms:
+            quotients = [atom for atom in monomial if isinstance(atom, Quotient)]
+            if (monomial and factor < 0) or any(atom.dividend.shrinks for atom in quotients):
+                return True
+        return False
+
     def atoms(self) -> set[Value]:
         """The sizes that it is made of."""
         found: set[Value] = set()

@@ -31,13 +31,15 @@ class ComputedNumber:
 
     number: int
     leaf: NumberLeaf
+    room: int = 0  # the largest size, where it is one
 
 
 @dataclass(slots=True, eq=False)
 class NumberRead:
     """A number that code reads from a tensor: which of the trace's numbers it is, what is computed when it is there.
 
-    `conditions` must hold of it and of those that were read before. What is read is there only when a path runs.
+    `conditions` must hold of it and of those that were read before; `inside` are those of them that say that a part
+    lies within what it is a part of. What is read is there only when a path runs.
     """
 
     number: int
@@ -46,6 +48,7 @@ class NumberRead:
     computed: list[ComputedNumber] = field(default_factory=list)
     conditions: tuple[Condition, ...] = ()
     bounds: tuple[Condition, ...] = ()  # of a size, within which its program runs
+    inside: tuple[Condition, ...] = ()  # which the largest sizes of all, together, need not meet
     room: int = 0  # the largest size
 
     def value(self, numbers: Sequence[Any]) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.ir.at_sizes import at_sizes, bind_numbers, dense_order, has_extents, path_at_sizes
-from weft.ir.extents import Extent, Polynomial, today
+from weft.ir.extents import Extent, today
 from weft.ir.graph import Graph, Value
 from weft.ir.same_graph import equal, same_meaning
 from weft.ir.types import TensorType, TupleType, Type
-from weft.trace.decisions import Decision
+from weft.trace.decisions import Decision, NumberRead
 from weft.trace.python_state.draws import Draw
 from weft.trace.traced import Traced, leave_the_same
 from weft.trace.varying import (
@@ -54,11 +54,13 @@ class FoundLayout(SymbolicLayout):
 
     def __init__(self, free: Traced, *, drawn: bool) -> None:
         super().__init__()
-        reads = [decision.read for decision in free.decisions if decision.read is not None]
-        found = {read.number for read in reads if read.room}  # what has a largest one is a size
         written = [entry for entry in free.numbers if drawn or not isinstance(entry.later, Draw)]
         self._numbers = {entry.value: entry.number for entry in written}
-        self.sizes = {entry.value: int(entry.number) for at, entry in enumerate(free.numbers) if at in found}
+        self.sizes = {
+            entry.value: int(entry.number)
+            for entry in free.numbers
+            if isinstance(entry.later, NumberRead) and entry.later.room  # what has a largest one is a size
+        }
 
     def fresh(self) -> FoundLayout:
         """One for another graph."""
@@ -102,7 +104,7 @@ class FoundLayout(SymbolicLayout):
             return kind
         if not has_extents(kind):
             return replace(kind, strides=other.strides)
-        if any(isinstance(size, Extent) and shrinks(size.expression) for size in kind.shape):
+        if any(isinstance(size, Extent) and size.expression.shrinks for size in kind.shape):
             raise OtherOperatorsError  # the largest size would not be there where what is found is most
         order = dense_order(other)
         if order or not kind.rank:
@@ -111,15 +113,6 @@ class FoundLayout(SymbolicLayout):
                 strides[place], step = step, step * max(today(kind.shape[place]), 1)
             return replace(kind, strides=tuple(strides))
         return replace(kind, strides=tuple(map(today, kind.strides)))
-
-
-def shrinks(size: Polynomial) -> bool:
-    """Whether a size may become smaller where more is found."""
-    for monomial, factor in size.terms:
-        quotients = [atom for atom in monomial if not isinstance(atom, Value)]
-        if (monomial and factor < 0) or any(shrinks(atom.dividend) for atom in quotients):
-            return True
-    return False
 
 
 def _numbers_of(now: Graph, fixed: Graph) -> dict[Value, int]:

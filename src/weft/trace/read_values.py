@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.ir.extents import today
+from weft.ir.extents import Extent, FixedSizeError, today
 from weft.ir.graph import Place, Value
 from weft.ir.library import name_of
 from weft.ir.types import NumberType
@@ -33,6 +33,7 @@ from weft.trace.interception.capture import (
     Interception,
     Operator,
     extent_of,
+    hint_of,
     is_stand_in,
     outside_tracing,
     tree_flatten,
@@ -84,6 +85,8 @@ class ReadValues:
         self._tracer = tracer
         self._flow = flow
         self._decisions = Decisions(tracer.recorder.values, tracer.real_inputs, tracer.request.name, before)
+        self._parts: dict[Any, Any] = {}  # sizes that are computed, by what they are
+        self._read_of: dict[Any, NumberRead] = {}  # by the symbol of such a size: the read that it is computed after
 
     def may_ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
         """Whether the values of this call may decide what a function gives."""
@@ -152,20 +155,65 @@ class ReadValues:
         """Add a size that is found, as a symbol."""
         tracer = self._tracer
         read.number = len(tracer.trace.numbers)
-        largest = tracer.request.rooms.get(read.number) or room_for(count, bound)
-        size = tracer.interception.found_size(count, largest, f"found{read.number}")
+        read.room = tracer.request.rooms.get(read.number) or room_for(count, bound)
+        size, read.bounds = self._symbol(count, read.room, read)
+        read.symbol = size.node.expr
+        return size
+
+    def _symbol(self, count: int, largest: int, read: NumberRead) -> tuple[Any, tuple[Condition, ...]]:
+        """The symbol of the next number, a size, and within which bounds it has to be."""
+        tracer, number = self._tracer, len(self._tracer.trace.numbers)
+        size = tracer.interception.found_size(count, largest, f"found{number}")
         value = Value("input", (), NumberType("int"), name="found")
-        read.symbol, read.room = size.node.expr, largest
         tracer.recorder.varies = True
-        tracer.recorder.numbers[read.symbol] = tracer.interception.sizes[read.symbol] = value
+        tracer.recorder.numbers[size.node.expr] = tracer.interception.sizes[size.node.expr] = value
         tracer.interception.largest[value] = largest
         tracer.add_found(count, value, size, read)
-        place = (read.number,)
-        read.bounds = (
-            Condition(NumberLeaf(partial(le, LEAST), place), f"{LEAST} <= found{read.number}"),
-            Condition(NumberLeaf(partial(ge, largest), place), f"found{read.number} <= {largest}"),
+        return size, (
+            Condition(NumberLeaf(partial(le, LEAST), (number,)), f"{LEAST} <= found{number}"),
+            Condition(NumberLeaf(partial(ge, largest), (number,)), f"found{number} <= {largest}"),
         )
-        return size
+
+    def part(self, size: Any, whole: Any) -> Any:
+        """The size of a part of a dimension as one that grows with each size that it is made of; None where it cannot.
+
+        One that shrinks, or is made of numbers that are no sizes, is a size of its own, which is computed of them.
+        """
+        if not isinstance(size, torch.SymInt):
+            return size
+        if not self._tracer.request.finds_sizes:
+            return None
+        expression, count = size.node.expr, int(hint_of(size))
+        if _grows(size):
+            return size
+        if count < TRACED_FROM:
+            return int(size)
+        if expression not in self._parts:
+            found = self._of(expression)
+            if found is None:
+                return None
+            leaf, read = found
+            number = len(self._tracer.trace.numbers)
+            room = self._tracer.request.rooms.get(number) or room_for(count, today(extent_of(whole)))
+            self._parts[expression], bounds = self._symbol(count, room, NumberRead(number, int, room=room))
+            self._read_of[self._parts[expression].node.expr] = read
+            read.computed.append(ComputedNumber(number, leaf, room))
+            read.bounds += bounds
+        return self._parts[expression]
+
+    def lies(self, condition: Any) -> bool:
+        """Whether a part lies within what it is a part of; that it does is a condition of each call."""
+        if not isinstance(condition, torch.SymBool):
+            return bool(condition)
+        expression = condition.node.expr
+        found = self._of(expression)
+        if found is None:
+            return bool(condition)
+        leaf, read = found
+        if not leaf.value([entry.number for entry in self._tracer.trace.numbers]):
+            return False
+        read.inside += (Condition(leaf, str(expression)),)
+        return True
 
     def _add(self, number: float, read: NumberRead) -> Any:
         if self._tracer.request.finds_sizes and type(number) is int and number >= TRACED_FROM:
@@ -182,7 +230,8 @@ class ReadValues:
         return None if found is None else found[0]
 
     def _of(self, expression: Any) -> tuple[NumberLeaf, NumberRead] | None:
-        read = self._decisions.last_of(expression.free_symbols)
+        computed = {self._read_of[symbol].symbol for symbol in expression.free_symbols if symbol in self._read_of}
+        read = self._decisions.last_of(expression.free_symbols | computed)
         leaf = None if read is None else self._tracer.of_places(expression, of_arguments=True)
         return None if read is None or leaf is None else (leaf, read)
 
@@ -201,7 +250,7 @@ class ReadValues:
         """What was decided by values, with what must hold of the numbers that were read; the trace is at its end."""
         self._decisions.let_go()
         for read in self._decisions.reads():
-            read.conditions = read.bounds
+            read.conditions = (*read.bounds, *read.inside)
         for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():
             found = self._of(expression)
             if found is not None:
@@ -218,3 +267,12 @@ class ReadValues:
         read = [one for one in self._decisions.reads() if one.kind is float]
         fixed = any(self._tracer.interception.has_one_value(one.symbol) for one in read)
         return fixed or any(map(is_of_fractions, self._decisions.made))
+
+
+def _grows(size: Any) -> bool:
+    """Whether a size is made of sizes alone, and none of them makes it smaller."""
+    try:
+        extent = extent_of(size)
+    except FixedSizeError:
+        return False
+    return not (isinstance(extent, Extent) and extent.expression.shrinks)

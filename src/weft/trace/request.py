@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -44,7 +45,7 @@ class Request:
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
     places: tuple[Slot, ...] = ()  # of numbers that the function reaches by itself, which may change too
-    counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
+    counted_index: frozenset[Spot] = frozenset()  # where another trace has indexed by counted numbers
     sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
     prints_each_time: bool = False  # so that code that prints is no program
     reads: bool = False  # numbers that are read from tensors flow on, where values decide

@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 from weft.errors import InternalError
-from weft.trace.decisions import FoundSize, decides_exactly
+from weft.trace.decisions import ComputedNumber, FoundSize, NumberRead, decides_exactly
 from weft.trace.found_layout import with_found_sizes
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.python_state.retracing import Effects, refuse_restless
 from weft.trace.request import Request
-from weft.trace.traced import Traced, is_same, trace_settled, traced_once, traced_with_numbers
+from weft.trace.traced import Traced, indexed_alike, is_same, trace_settled, traced_once, traced_with_numbers
 from weft.trace.varying import OtherOperatorsError
 
 logger = logging.getLogger("weft.trace")
@@ -92,7 +92,8 @@ def _flowing(request: Request, fixed: Traced) -> Traced:
         if not request.finds_sizes or (best is not None and not best.fixes_sizes):
             return best or fixed
     try:
-        found = with_found_sizes(_with_room(again), fixed)
+        free = _with_room(again)
+        found = with_found_sizes(free, _beside(free, fixed, again))
         return best if best is not None and found.fixes_sizes else found
     except (InternalError, MemoryError):
         raise
@@ -110,7 +111,12 @@ def _read_freely(request: Request, fixed: Traced) -> Traced | None:
     except Exception as error:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
         logger.info("weft: what %s reads stays as it is read: %s", request.name, error)
         return None
-    return free if is_same(free, fixed) else None
+    return free if is_same(free, _beside(free, fixed, request)) else None
+
+
+def _beside(free: Traced, fixed: Traced, request: Request) -> Traced:
+    """The program of this call's numbers that indexes as the one in which numbers flow on."""
+    return indexed_alike(free, fixed, replace(request, reads=False, finds_sizes=False))
 
 
 def _with_room(request: Request) -> Traced:
@@ -127,18 +133,20 @@ def _with_room(request: Request) -> Traced:
 def smaller_rooms(traced: Traced) -> dict[int, int]:
     """How large sizes may become, by number, where at the largest the code would decide otherwise."""
     reads = [decision.read for decision in traced.decisions if decision.read is not None]
+    sized: list[NumberRead | ComputedNumber] = [read for read in reads if read.room]
+    sized += [made for read in reads for made in read.computed if made.room]
     now = [entry.number for entry in traced.numbers]
     largest = list(now)
     for read in reads:
         largest[read.number] = read.room or largest[read.number]
         for made in read.computed:
-            largest[made.number] = made.leaf.value(largest)
+            largest[made.number] = made.room or made.leaf.value(largest)
     for read in reads:
         for condition in read.conditions:
-            if condition.holds(largest):
+            if condition in read.inside or condition.holds(largest):
                 continue
             places = [place for place in condition.test.places if largest[place] != now[place]]
-            sizes = [one for one in reads if one.room and one.number in places]
+            sizes = [one for one in sized if one.number in places]
             if not sizes:
                 raise OtherOperatorsError
             one = sizes[-1]

@@ -8,13 +8,11 @@ that it is of was written), the trace is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from weft.ir.graph import Place, Value
-from weft.ir.library import is_view
+from weft.trace.copied_places import Copied, copied_of
 from weft.trace.interception.capture import storage_key
 from weft.trace.interception.refusals import refuse
 from weft.trace.recorder import Recorder
@@ -24,18 +22,6 @@ WRITE = torch.Tensor.__setitem__
 PLACES = (torch.int64, torch.int32, torch.int16, torch.int8)
 MASKS = (torch.bool, torch.uint8)
 WHOLE = slice(None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Copied:
-    """A copy that was read: of what the tensor held then, and by which items."""
-
-    copy: torch.Tensor
-    value: Value
-    source: torch.Tensor
-    held: Value
-    items: tuple[Any, ...]
-    place: Place | None
 
 
 class TensorIndex:
@@ -62,10 +48,9 @@ class TensorIndex:
         """Refuse what shows that a copy is no view; `leaves` is what is handed on."""
         handed_on = {storage_key(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         for copied in self._copies:
-            memory = self._recorder.state_of(copied.copy).memory
             source = self._recorder.state_of(copied.source).memory
             is_seen = bool(source.inputs) or storage_key(copied.source) in handed_on
-            if memory.version or (is_seen and storage_key(copied.copy) in handed_on) or self._is_stale(copied):
+            if (is_seen and storage_key(copied.copy) in handed_on) or copied.shows(self._recorder, handed_on):
                 refuse("number", copied.place)
 
     def _is_place(self, item: Any) -> bool:
@@ -80,9 +65,8 @@ class TensorIndex:
                 base = _at(base, _dimension(tensor, items, number), item)
                 rest[number] = 0
         found: torch.Tensor = READ(base, tuple(rest))
-        held, place = self._recorder.state_of(tensor).memory.base, self._recorder.place()
         if storage_key(found) == storage_key(base):
-            self._copies.append(Copied(found, self._recorder.value_of(found), tensor, held, items, place))
+            self._copies.append(copied_of(found, tensor, items, self._recorder))
         return found
 
     def _write(self, tensor: torch.Tensor, given: Any, value: Any) -> None:
@@ -112,24 +96,6 @@ class TensorIndex:
             if copied.copy is value and copied.source is tensor and _are_equal(items, copied.items):
                 del self._copies[place]
                 return True
-        return False
-
-    def _is_stale(self, copied: Copied) -> bool:
-        """Whether a copy is read after what it was read of has been written."""
-        values = self._recorder.values
-        written = next(
-            (at for at, one in enumerate(values) if one.op == "update" and copied.held in one.operands), None
-        )
-        if written is None:
-            return False
-        aliases = {copied.value}
-        for at, value in enumerate(values):
-            if aliases.isdisjoint(value.operands):
-                continue
-            if at > written:
-                return True
-            if value.op == "library" and is_view(value.attributes["call"].target):
-                aliases.add(value)
         return False
 
 

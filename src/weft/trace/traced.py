@@ -18,6 +18,7 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
+from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
@@ -74,7 +75,7 @@ class Traced:
     fixed_sizes: Mapping[tuple[int, int], Place | None] = field(default_factory=dict)
     size_conditions: tuple[Condition, ...] = ()  # what must hold of the sizes
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
-    counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers
+    counted_index: frozenset[Spot] = frozenset()  # where code has indexed by counted numbers
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
     data: tuple[tuple[int, TensorLeaf], ...] = ()  # inputs that are given other memory: that of a result
@@ -201,7 +202,7 @@ def traced_with_numbers(request: Request) -> Traced:
             places += tuple(more)  # what was put there happened to be what had been there
             continue
         if not traced.fixed and not traced.fixed_places:
-            if is_same(traced, _indexed_alike(traced, fixed, request)):
+            if is_same(traced, indexed_alike(traced, fixed, request)):
                 return replace(traced, fixed=request.numbers - free)
             if not free or not places:
                 break
@@ -213,7 +214,7 @@ def traced_with_numbers(request: Request) -> Traced:
     return _all_fixed(fixed, request)
 
 
-def _indexed_alike(traced: Traced, fixed: Traced, request: Request) -> Traced:
+def indexed_alike(traced: Traced, fixed: Traced, request: Request) -> Traced:
     """The program with numbers written in that indexes by counted numbers where another one has found such."""
     if not traced.counted_index:
         return fixed

@@ -16,7 +16,7 @@ from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous
 from weft.trace.answers import TraceConstants, find_answer
-from weft.trace.counted_index import CountedIndex
+from weft.trace.counted_index import CountedIndex, Spot
 from weft.trace.decisions import NumberRead
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.interception.builtin_names import builtin_names
@@ -163,7 +163,7 @@ class Tracer:
         )
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
-        self._counted = CountedIndex(self._is_counted, request.counted_index)
+        self._counted = CountedIndex(self.recorder, self, request.counted_index)
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
         self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
@@ -347,30 +347,34 @@ class Tracer:
             return self.memory.of_inputs(self.trace.inputs)
 
     @property
-    def counted_index(self) -> frozenset[tuple[int, int]]:
+    def counted_index(self) -> frozenset[Spot]:
         """Where code has indexed by counted numbers."""
         return frozenset(self._counted.found)
 
-    def _is_counted(self, thing: Any) -> bool:
-        return isinstance(thing, torch.SymInt) and self.of_places(thing.node.expr) is not None
+    def is_counted(self, thing: Any) -> bool:
+        """Whether a thing is made of numbers that code counts, or reads."""
+        if not isinstance(thing, torch.SymInt):
+            return False
+        expression = thing.node.expr
+        return self.of_places(expression) is not None or (
+            self.reads is not None and self.reads.leaf(expression) is not None
+        )
+
+    def part(self, size: Any, whole: Any) -> Any:
+        """The length of a part of a dimension, as a size that may vary; None where it may not."""
+        return None if self.reads is None else self.reads.part(size, whole)
+
+    def lies(self, condition: Any) -> bool:
+        """Whether a part lies within what it is a part of; the answer holds for the program."""
+        return bool(condition) if self.reads is None else self.reads.lies(condition)
 
     def check(self, leaves: Iterable[Any]) -> None:
         """Refuse a program that leaves, as these, what no run could leave."""
         leaves = list(leaves)
-        self._check_copies(leaves)
+        self._counted.check(leaves)
         self._check_attributes(leaves)
         self._tensor_index.check(leaves)
         self._check_draws()
-
-    def _check_copies(self, leaves: Iterable[Any]) -> None:
-        """Refuse to hand on, or to write into, what was copied from counted places: in eager it is a view of them."""
-        copies = {storage_key(copy) for copy in self._counted.copies}
-        handed_on = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-        if copies and (
-            any(self.recorder.memories[key].version for key in copies)
-            or any(storage_key(leaf) in copies for leaf in handed_on)
-        ):
-            refuse("counter", None, detail="a slice")
 
     def _derive(self, number: torch.SymInt | torch.SymFloat) -> Value | None:
         """An input for what Python computes of numbers in places, beyond what the program itself does."""
@@ -514,7 +518,8 @@ class Tracer:
         for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
-        counted = self._counted.replaced(function, arguments) or self._tensor_index.replaced(function, arguments)
+        counted = self._counted.replaced(function, arguments, keywords)
+        counted = counted or self._tensor_index.replaced(function, arguments)
         if counted is None and self.reads is not None and not self._in_backward:
             counted = with_places(function, arguments, lambda mask: self._elements(mask) is not None)
         if counted is not None:

@@ -133,6 +133,7 @@ NAMES: Mapping[str, Any] = MappingProxyType(
 )
 # These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
 CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
+_OF_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
 _lock = Lock()
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
@@ -207,6 +208,7 @@ def named_classes(code: CodeType) -> frozenset[str]:
         step.argval
         for step in dis.get_instructions(code)
         if step.argval in CALLED
+        and step.opname in _OF_NAMES  # methods of tensors have these names, too
         and not (step.opname == "LOAD_GLOBAL" and step.arg is not None and step.arg & _WITH_NULL)
     }
     return frozenset(own).union(*inner)

@@ -160,8 +160,18 @@ def _deepcopied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
+def _all_close(one: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Compute what decides as a tensor, as PyTorch's operator does inside."""
+    return bool(torch.isclose(one, other, rtol, atol, equal_nan).all())
+
+
 CHECKED: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {functional.one_hot: _one_hot, torch.Tensor.__deepcopy__: _deepcopied}
+    {
+        functional.one_hot: _one_hot,
+        torch.Tensor.__deepcopy__: _deepcopied,
+        torch.allclose: _all_close,
+        torch.Tensor.allclose: _all_close,
+    }
 )
 
 

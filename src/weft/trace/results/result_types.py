@@ -16,6 +16,7 @@ import torch
 from weft.errors import UsageError
 from weft.ir.calls import Call
 from weft.ir.printer import call_text
+from weft.ir.size_text import extents_of
 from weft.ir.types import CPU, DTYPES_BY_NAME, TensorType, type_of
 from weft.trace.interception.capture import Interception, is_plain_stand_in, storage_key
 
@@ -71,6 +72,8 @@ def question_of(call: Call, tensors: Sequence[torch.Tensor]) -> str | None:
     """Say all that the types of a call's results depend on; None where something else may decide."""
     if call.written or call.target.startswith(NOT_BY_TYPE):
         return None
+    if next(extents_of((call.arguments, call.keywords)), None) is not None:
+        return None  # which numbers sizes are that vary, and what is decided by them, is of one trace
     if not tensors and not _names_all(call):
         return None
     if not all(map(is_plain_stand_in, tensors)):
