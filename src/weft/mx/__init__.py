@@ -1,6 +1,6 @@
 """Run MXNet 1.x's dialect, `nd`, `sym` and `gluon`, on Weft's engine and programs."""
 
-from weft.mx import base, d2l, gluon, profiler, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
 from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
 from weft.mx.arrays import custom as operator
@@ -49,6 +49,7 @@ __all__ = [
     "base",
     "callback",
     "context",
+    "contrib",
     "cpu",
     "cpu_pinned",
     "current_context",

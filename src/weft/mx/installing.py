@@ -7,7 +7,7 @@ from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import base, d2l, gluon, profiler, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context, numpy_mode
 from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
@@ -33,6 +33,15 @@ MODULES: dict[str, Any] = {
     "mxnet.autograd": autograd,
     "mxnet.base": base,
     "mxnet.context": context,
+    "mxnet.contrib": contrib,
+    "mxnet.contrib.autograd": contrib.autograd,
+    "mxnet.contrib.io": contrib.io,
+    "mxnet.contrib.ndarray": contrib.nd,
+    "mxnet.contrib.symbol": contrib.sym,
+    "mxnet.contrib.text": contrib.text,
+    "mxnet.contrib.text.embedding": contrib.text.embedding,
+    "mxnet.contrib.text.utils": contrib.text.utils,
+    "mxnet.contrib.text.vocab": contrib.text.vocab,
     "mxnet.engine": queue,
     "mxnet.executor": executor,
     "mxnet.gluon": gluon,
@@ -42,7 +51,10 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon.data.vision.transforms": vision_data.transforms,
     "mxnet.gluon.loss": loss,
     "mxnet.gluon.contrib": gluon.contrib,
+    "mxnet.gluon.contrib.cnn": gluon.contrib.cnn,
+    "mxnet.gluon.contrib.data": gluon.contrib.data,
     "mxnet.gluon.contrib.nn": nn,
+    "mxnet.gluon.contrib.rnn": gluon.contrib.rnn,
     "mxnet.gluon.model_zoo": gluon.model_zoo,
     "mxnet.gluon.model_zoo.vision": vision_models,
     "mxnet.gluon.nn": nn,

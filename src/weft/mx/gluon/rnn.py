@@ -52,11 +52,12 @@ def _begin(cell: Any, batch_size: int, func: Any, given: dict[str, Any]) -> list
 PARTS = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
 
 
-def _make_weights(block: Any, prefix: str, sizes: tuple[int, int, int], inits: Sequence[Any], **given: Any) -> None:
-    """Give a block the parameters of a step whose sums have so many rows, of inputs and states of these widths."""
-    rows, inputs, hidden = sizes
-    shapes = ((rows, inputs), (rows, hidden), (rows,), (rows,))
-    for part, shape, init in zip(PARTS, shapes, inits, strict=True):
+def make_weights(
+    block: Any, prefix: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], inits: Sequence[Any], **given: Any
+) -> None:
+    """Give a block the parameters of a step whose weights, of inputs and of states, have these shapes."""
+    biases = tuple(shape[:1] for shape in shapes)
+    for part, shape, init in zip(PARTS, (*shapes, *biases), inits, strict=True):
         made = block.params.get(prefix + part, shape=shape, init=init, allow_deferred_init=True, **given)
         setattr(block, prefix + part, made)
 
@@ -96,8 +97,8 @@ class _Layer(HybridBlock):
         width = input_size
         for layer in range(num_layers):
             for direction in "lr"[: self._dir]:
-                sizes = GATES[self.mode] * hidden_size, width, hidden_size
-                _make_weights(self, f"{direction}{layer}_", sizes, inits, dtype=dtype)
+                rows = GATES[self.mode] * hidden_size
+                make_weights(self, f"{direction}{layer}_", ((rows, width), (rows, hidden_size)), inits, dtype=dtype)
             width = hidden_size * self._dir
 
     def __repr__(self) -> str:
@@ -245,10 +246,10 @@ class RecurrentCell(Block):
         """Run a sequence step by step: gives the outputs, joined or as a list, and the last states."""
         self.reset()
         F, axis = _functions_of(inputs), layout.find("T")
-        sequence = _Sequence(F, _steps(F, inputs, length, axis), layout, merge_outputs, valid_length)
+        sequence = Steps(F, steps_of(F, inputs, length, axis), layout, merge_outputs, valid_length)
         return self._unrolled(sequence, self._begun(begin_state, sequence.steps[0]))
 
-    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
+    def _unrolled(self, sequence: Steps, states: Any) -> tuple[Any, Any]:
         """Run a sequence that begins with these states."""
         outputs, history = [], []
         for step in sequence.steps:
@@ -264,11 +265,11 @@ class RecurrentCell(Block):
         )
         if sequence.merge_outputs is not False:
             return masked, states
-        return _steps(F, masked, len(outputs), sequence.axis), states
+        return steps_of(F, masked, len(outputs), sequence.axis), states
 
 
 @dataclass(frozen=True)
-class _Sequence:
+class Steps:
     """A sequence as its steps, and in which form outputs are wanted."""
 
     F: Any
@@ -292,7 +293,7 @@ class _Sequence:
         return found
 
 
-def _steps(F: Any, inputs: Any, length: int, axis: int) -> list[Any]:
+def steps_of(F: Any, inputs: Any, length: int, axis: int) -> list[Any]:
     """A sequence as a list of its steps."""
     if isinstance(inputs, (list, tuple)):
         if len(inputs) != length:
@@ -316,12 +317,15 @@ class HybridRecurrentCell(RecurrentCell, HybridBlock):
         return HybridBlock.forward(self, inputs, states)
 
 
-class _Gates(HybridRecurrentCell):
+class GatedCell(HybridRecurrentCell):
     """What cells with weights share: products of inputs and of the first state with weights of all gates."""
 
     gates = 1
     kind = ""
     states = 1
+    channels = 1  # which axis is cut into gates
+    _activation: Any = "tanh"
+    _recurrent_activation: Any = "sigmoid"
 
     def __init__(
         self,
@@ -337,7 +341,8 @@ class _Gates(HybridRecurrentCell):
         super().__init__(prefix, params)
         self._hidden_size = hidden_size
         inits = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        _make_weights(self, "", (self.gates * hidden_size, input_size, hidden_size), inits)
+        rows = self.gates * hidden_size
+        make_weights(self, "", ((rows, input_size), (rows, hidden_size)), inits)
 
     def _alias(self) -> str:
         return self.kind
@@ -352,20 +357,22 @@ class _Gates(HybridRecurrentCell):
 
     def hybrid_forward(self, F: Any, x: Any, states: Any, **weights: Any) -> Any:
         """Compute it."""
-        rows, step = self.gates * self._hidden_size, f"t{self._counter}_"
         from_input, from_state = (
-            F.FullyConnected(
-                given, weights[f"{part}_weight"], weights[f"{part}_bias"], num_hidden=rows, name=f"{step}{part}"
-            )
+            self._sums(F, part, given, weights[f"{part}_weight"], weights[f"{part}_bias"])
             for part, given in (("i2h", x), ("h2h", states[0]))
         )
         return self._step(F, from_input, from_state, states)
+
+    def _sums(self, F: Any, part: str, given: Any, weight: Any, bias: Any) -> Any:
+        """What goes into all gates of one part: of the input, or of the state."""
+        rows = self.gates * self._hidden_size
+        return F.FullyConnected(given, weight, bias, num_hidden=rows, name=f"t{self._counter}_{part}")
 
     def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
         raise NotImplementedError
 
 
-class RNNCell(_Gates):
+class RNNCell(GatedCell):
     """A bent sum of the input and the state."""
 
     kind = "rnn"
@@ -378,17 +385,17 @@ class RNNCell(_Gates):
         return f"{super()._shown()}, {self._activation}"
 
     def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:  # noqa: ARG002
-        output = _bent(F, from_input + from_state, self._activation, f"t{self._counter}_out")
+        output = bent(F, from_input + from_state, self._activation, f"t{self._counter}_out")
         return output, [output]
 
 
-def _bent(F: Any, x: Any, activation: Any, name: str | None = None) -> Any:
+def bent(F: Any, x: Any, activation: Any, name: str | None = None) -> Any:
     if isinstance(activation, str):
         return F.Activation(x, act_type=activation, name=name)
     return activation(x)
 
 
-class LSTMCell(_Gates):
+class LSTMCell(GatedCell):
     """A cell with an input, a forget and an output gate, and a second state."""
 
     kind, gates, states = "lstm", 4, 2
@@ -406,23 +413,22 @@ class LSTMCell(_Gates):
 
     def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
         step = f"t{self._counter}_"
-        cut = F.SliceChannel(from_input + from_state, num_outputs=4, name=step + "slice")
-        entry, forget, out = (_bent(F, cut[place], self._recurrent_activation) for place in (0, 1, 3))
-        cell = forget * states[1] + entry * _bent(F, cut[2], self._activation)
-        output = out * _bent(F, cell, self._activation)
+        cut = F.SliceChannel(from_input + from_state, num_outputs=4, name=step + "slice", axis=self.channels)
+        entry, forget, out = (bent(F, cut[place], self._recurrent_activation) for place in (0, 1, 3))
+        cell = forget * states[1] + entry * bent(F, cut[2], self._activation)
+        output = out * bent(F, cell, self._activation)
         return output, [output, cell]
 
 
-class GRUCell(_Gates):
+class GRUCell(GatedCell):
     """A cell with a reset and an update gate."""
 
     kind, gates = "gru", 3
 
     def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
-        x, h = (F.SliceChannel(sums, num_outputs=3) for sums in (from_input, from_state))
-        reset = F.Activation(x[0] + h[0], act_type="sigmoid")
-        update = F.Activation(x[1] + h[1], act_type="sigmoid")
-        new = F.Activation(x[2] + reset * h[2], act_type="tanh")
+        x, h = (F.SliceChannel(sums, num_outputs=3, axis=self.channels) for sums in (from_input, from_state))
+        reset, update = (bent(F, x[place] + h[place], self._recurrent_activation) for place in (0, 1))
+        new = bent(F, x[2] + reset * h[2], self._activation)
         output = (1.0 - update) * new + update * states[0]
         return output, [output]
 
@@ -461,7 +467,7 @@ class SequentialRNNCell(RecurrentCell):
             after += own
         return inputs, after
 
-    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
+    def _unrolled(self, sequence: Steps, states: Any) -> tuple[Any, Any]:
         """Run a sequence through one cell after the other."""
         parts = self._parts(states)
         found: Any = sequence.steps
@@ -580,7 +586,7 @@ class BidirectionalCell(HybridRecurrentCell):
         """Refuse: one step is not enough."""
         raise NotImplementedError("Bidirectional cannot be stepped. Please use unroll")
 
-    def _unrolled(self, sequence: _Sequence, states: Any) -> tuple[Any, Any]:
+    def _unrolled(self, sequence: Steps, states: Any) -> tuple[Any, Any]:
         """Run a sequence in both directions: outputs are joined along channels."""
         F, valid_length = sequence.F, sequence.valid_length
         forward, backward = self._cells()
@@ -598,4 +604,4 @@ def _turned(F: Any, steps: Sequence[Any], valid_length: Any) -> list[Any]:
     if valid_length is None:
         return list(reversed(steps))
     line = F.SequenceReverse(F.stack(*steps, axis=0), valid_length, use_sequence_length=True)
-    return _steps(F, line, len(steps), 0)
+    return steps_of(F, line, len(steps), 0)
