@@ -208,3 +208,28 @@ def test_a_failure_in_a_worker_of_a_data_loader_is_raised_by_next(workers: int) 
     assert next(batches).shape == (2, 2)
     with pytest.raises(KeyError, match="fourth"):
         next(batches)
+
+
+def test_a_backward_in_python_reads_what_was_recorded_whatever_was_written_since() -> None:
+    """As a custom operator's does: its labels are those of the next batch before it runs."""
+    written = threading.Event()
+
+    class Times(autograd.Function):
+        def forward(self, x, y):
+            self.x, self.y = x, y
+            return x * y
+
+        def backward(self, dz):
+            assert written.wait(30)
+            return dz * self.y, dz * self.x
+
+    x, y = nd.array([2.0]), nd.array([3.0])
+    x.attach_grad()
+    with autograd.record():
+        z = Times()(x, y)
+    z.backward()
+    y[:] = 100
+    y.wait_to_read()
+    written.set()
+    assert x.grad.asscalar() == 3
+    assert y.asscalar() == 100

@@ -27,6 +27,7 @@ def test_a_batch_may_have_another_size_than_the_one_bound_for(tmp_path: Path) ->
     assert module.predict(mx.io.NDArrayIter(np.ones((5, 3)), None, 2)).shape == (5, 2)
 
 
+@pytest.mark.filterwarnings("ignore:Parameters already initialized")
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     chance = np.random.RandomState(0)
     batches = mx.io.NDArrayIter(chance.standard_normal((8, 3)), chance.randint(0, 2, 8), 4)

@@ -1,5 +1,7 @@
 """Run MXNet 1.x's dialect, `nd`, `sym` and `gluon`, on Weft's engine and programs."""
 
+from typing import NoReturn
+
 from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
 from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
@@ -10,6 +12,7 @@ from weft.mx.arrays.nd import random
 from weft.mx.base import MXNetError, context
 from weft.mx.base import numpy_mode as util
 from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+from weft.mx.base.numpy_mode import is_np_array, is_np_shape, np_shape, use_np
 from weft.mx.gluon.to_torch import to_torch
 from weft.mx.installing import install
 from weft.mx.symbols import executor, sym
@@ -38,6 +41,13 @@ from weft.mx.training import model as callback
 from weft.mx.training import module as mod
 from weft.mx.training import monitor as mon
 
+
+def __getattr__(name: str) -> NoReturn:
+    if name in ("np", "npx", "numpy", "numpy_extension"):
+        util.refuse_name(name)
+    raise AttributeError(f"module 'mxnet' has no attribute {name!r}")
+
+
 __version__ = "1.9.1"  # of MXNet, whose dialect this is
 
 __all__ = [
@@ -64,6 +74,8 @@ __all__ = [
     "initializer",
     "install",
     "io",
+    "is_np_array",
+    "is_np_shape",
     "kv",
     "kvstore",
     "lr_scheduler",
@@ -76,6 +88,7 @@ __all__ = [
     "name",
     "nd",
     "ndarray",
+    "np_shape",
     "num_gpus",
     "operator",
     "optimizer",
@@ -87,6 +100,7 @@ __all__ = [
     "symbol",
     "test_utils",
     "to_torch",
+    "use_np",
     "util",
     "visualization",
     "viz",

@@ -43,9 +43,9 @@ def is_training() -> bool:
     return modes.training
 
 
-def set_recording(is_record: bool) -> bool:  # MXNet's signature
+def set_recording(is_recording: bool) -> bool:  # MXNet's signature
     """Begin or end recording; gives what was before."""
-    before, modes.recording = modes.recording, bool(is_record)
+    before, modes.recording = modes.recording, bool(is_recording)
     return before
 
 
@@ -120,14 +120,13 @@ def grad(
     train_mode: bool = True,  # noqa: ARG001
 ) -> Any:
     """Give the gradients of some variables as new arrays."""
-    found = gradients(
+    return gradients(  # a list, also of one variable
         _listed(heads),
         _listed(variables),
         None if head_grads is None else _listed(head_grads),
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
     )
-    return found if isinstance(variables, (list, tuple)) else found[0]
 
 
 class Function:
@@ -155,10 +154,14 @@ class Function:
 
     def __call__(self, *inputs: NDArray) -> Any:
         """Run it, and record it."""
-        with _Scope(False, None):
-            outputs = self.forward(*inputs)
         if not modes.recording:
-            return outputs
+            return self.forward(*inputs)
+        views = [_as_now(array) for array in inputs]
+        with _Scope(False, None):
+            outputs = self.forward(*views)
+        for array, view in zip(inputs, views, strict=True):
+            if view.version:
+                view.copyto(array)
         entries = [entry_to_record(array) for array in inputs]
         parents = [entry[0] for entry in entries if entry is not None]
         if not parents:
@@ -185,6 +188,13 @@ class Function:
         orders = [array.order for array in (*inputs, *given)]
         queue.push(run, orders, [array.order for array in made], type(self).__name__)
         return made if isinstance(outputs, (list, tuple)) else made[0]
+
+
+def _as_now(array: NDArray) -> NDArray:
+    """An array of the elements that another has now, for a `backward` that reads them after it was written."""
+    made = NDArray(Chunk(array.context), array.shape, array._dtype)
+    queue.push(lambda: made.write(array.shared(), aliased=True), [array.order], [made.order], "an input as it is now")
+    return made
 
 
 class _Given(torch.autograd.Function):

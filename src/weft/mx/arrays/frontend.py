@@ -64,6 +64,10 @@ def _function(frontend: Frontend, name: str) -> Callable[..., Any]:
         if row.variadic:
             arrays = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else list(args)
             arrays += [given.pop(key) for key in list(given) if isinstance(given[key], frontend.array)]
+            for array in arrays:
+                if not isinstance(array, frontend.array):
+                    have = "have NDArray type" if frontend.label == "NDArray" else "be Symbol instances"
+                    raise AssertionError(f"Positional arguments must {have}, but got {array}")  # noqa: TRY004  # MXNet's
         else:
             given = {**dict(zip(order, args, strict=False)), **given}
             arrays = [given.pop(key, None) for key in row.inputs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from weft.mx.arrays.frontend import (
     random_functions,
 )
 from weft.mx.arrays.invoke import call_operator, invoke_one
-from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
+from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, refuse_sparse, to_torch, type_text, zeros
 from weft.mx.arrays.queue import seed, waitall
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
@@ -93,7 +93,22 @@ def _seed(seed_state: int, ctx: Context | str = "all") -> None:
 random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", {**random_functions(FRONTEND), "seed": _seed})
 linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
 image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")
-sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "")
+
+
+def _csr_matrix(*_args: Any, **_given: Any) -> NoReturn:
+    refuse_sparse("csr")
+
+
+def _row_sparse_array(*_args: Any, **_given: Any) -> NoReturn:
+    refuse_sparse("row_sparse")
+
+
+def _zeros_stored(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+    return zeros(shape, ctx, dtype, stype)
+
+
+_MADE_SPARSE = {"csr_matrix": _csr_matrix, "row_sparse_array": _row_sparse_array, "zeros": _zeros_stored}
+sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "", _MADE_SPARSE)
 
 
 def _set_value(src: float, out: NDArray) -> NDArray:

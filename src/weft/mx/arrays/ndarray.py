@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -23,6 +23,38 @@ from weft.mx.operators.table import OperatorRule, Shape, operator
 
 Number = (int, float, np.generic, bool)
 REQUESTS = {"write": 1, "add": 3, "null": 0}
+
+
+class OneElement(np.ndarray[Any, Any]):
+    """A NumPy array that `float` and `int` take if it has one element, as all were in MXNet's time.
+
+    Programs format what `asnumpy` gives, which has one axis (`"loss %f" % loss.mean().asnumpy()`); since NumPy 2.4 only
+    arrays without axes are numbers.
+    """
+
+    def _plain(self) -> Any:
+        return self.view(np.ndarray)
+
+    def __float__(self) -> float:
+        return float(self.item()) if self.size == 1 else float(self._plain())
+
+    def __int__(self) -> int:
+        return int(self.item()) if self.size == 1 else int(self._plain())
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """Give what has no axes as a number: NumPy does so for its own class alone."""
+        _ = context
+        return array[()] if return_scalar or array.ndim == 0 else array.view(type(self))
+
+    def __repr__(self) -> str:
+        return repr(self._plain())
+
+    def __reduce__(self) -> Any:
+        return self._plain().__reduce__()
+
+
+OneElement.__name__ = OneElement.__qualname__ = "ndarray"  # as programs show it
+OneElement.__module__ = "numpy"
 
 
 class NDArray(Handle):
@@ -71,6 +103,10 @@ class NDArray(Handle):
 
     def asnumpy(self) -> Any:
         """The elements as a NumPy array: waits for them."""
+        found = self._numpy()
+        return found.view(OneElement) if found.size == 1 and found.ndim else found
+
+    def _numpy(self) -> Any:
         tensor = self._read().detach()
         tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return tensor.cpu().numpy().copy().reshape(self._shape)
@@ -79,7 +115,7 @@ class NDArray(Handle):
         """The only element, as a NumPy number: waits for it."""
         if self.size != 1:
             raise ValueError("The current array is not a scalar")
-        return self.asnumpy().reshape(-1)[0]
+        return self._numpy().reshape(-1)[0]
 
     def item(self) -> Any:
         """The only element, as a Python number: waits for it."""
@@ -196,7 +232,7 @@ class NDArray(Handle):
     def tostype(self, stype: str) -> NDArray:
         """Itself: arrays are stored in one way here."""
         if stype != "default":
-            raise MXNetError(f"storage type {stype} is not in weft.mx: arrays keep all their elements")
+            refuse_sparse(stype)
         return self
 
     def to_dlpack_for_read(self) -> Any:
@@ -381,15 +417,27 @@ def array(source: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray
     return ready(elements.to(context.torch_device).contiguous(), context)
 
 
-def empty(shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+def refuse_sparse(stype: str) -> NoReturn:
+    """Say that arrays keep all their elements."""
+    raise MXNetError(
+        f"storage type {stype} is not in weft.mx: arrays keep all their elements. nd.array(matrix.toarray()) makes one "
+        "of a matrix of scipy's, and operators give the same for it"
+    )
+
+
+def empty(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array whose elements are yet to be written."""
+    if stype not in (None, "default"):
+        refuse_sparse(str(stype))
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     context = ctx or current_context()
     return ready(torch.empty(sizes, dtype=torch_type(dtype), device=context.torch_device), context)
 
 
-def zeros(shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+def zeros(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array of zeros."""
+    if stype not in (None, "default"):
+        refuse_sparse(str(stype))
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     return invoke(
         _ZEROS.rule,

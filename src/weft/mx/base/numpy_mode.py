@@ -35,5 +35,10 @@ def set_np(*_places: Any, **_given: Any) -> NoReturn:
 use_np = use_np_array = use_np_shape = set_np_shape = set_np
 
 
+def refuse_name(name: str) -> NoReturn:
+    """Say that a name of the interface, of which `from mxnet import np` asks, is not there."""
+    raise ImportError(f"cannot import name {name!r}: {REFUSAL}")
+
+
 def reset_np() -> None:
     """Go back to `nd`, which is where one is."""

@@ -3,8 +3,9 @@
 from typing import NoReturn
 
 from weft.mx.arrays.nd import contrib as nd
-from weft.mx.contrib import autograd, io, text
+from weft.mx.contrib import autograd, text
 from weft.mx.symbols.sym import contrib as sym
+from weft.mx.training import io  # for its DataLoaderIter
 
 ndarray, symbol = nd, sym
 
@@ -22,5 +23,6 @@ REFUSED = {
 
 
 def __getattr__(name: str) -> NoReturn:
-    reason = f": {REFUSED[name]}" if name in REFUSED else ""
-    raise AttributeError(f"mx.contrib.{name} is not in weft.mx{reason}")
+    if name in REFUSED:  # as an ImportError, `from mxnet.contrib import onnx` tells it, too
+        raise ImportError(f"mx.contrib.{name} is not in weft.mx: {REFUSED[name]}")
+    raise AttributeError(f"module 'mxnet.contrib' has no attribute {name!r}")

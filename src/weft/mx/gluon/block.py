@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +18,14 @@ from weft.mx.arrays.ndarray import NDArray
 from weft.mx.arrays.tape import modes
 from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.errors import MXNetError
-from weft.mx.gluon.parameter import GENERATION, DeferredInitializationError, Parameter, ParameterDict, fill
+from weft.mx.gluon.parameter import (
+    GENERATION,
+    DeferredInitializationError,
+    Loading,
+    Parameter,
+    ParameterDict,
+    brief_names,
+)
 from weft.mx.gluon.summary import summary
 from weft.mx.symbols import sym
 from weft.mx.symbols.graph import GraphFunction, ReadyCall, ready_call
@@ -108,15 +115,22 @@ class Block:
         self._scope = _BlockScope(self, prefix != "")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        known = self.__dict__.get(name)
+        if isinstance(known, (Parameter, Block)) and not isinstance(value, type(known)):
+            raise TypeError(f"Changing attribute type for {name} from {type(known)} to {type(value)}is not allowed.")
         if isinstance(value, Block):
             self.register_child(value, name)
         elif isinstance(value, Parameter):
+            if name in self._reg_params:
+                raise AssertionError(
+                    f"Overriding Parameter attribute {name} is not allowed. If you want to share parameters between "
+                    "blocks, please set 'params' at Block construction instead."
+                )
             self._reg_params[name] = value
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        lines = "\n".join(f"  ({key}): {_indented(block)}" for key, block in self._children.items())
-        return f"{type(self).__name__}(\n{lines}\n)"
+        return shown_block(self, vars(self))
 
     def _alias(self) -> str:
         """What a prefix is made of where none is given."""
@@ -213,19 +227,33 @@ class Block:
         ctx: Any = None,
         allow_missing: bool = False,
         ignore_extra: bool = False,
-        **_casting: Any,
+        cast_dtype: bool = False,
+        dtype_source: str = "current",
     ) -> None:
-        """Read parameters from a file."""
+        """Read parameters from a file, which may be of other element types if they are to be cast."""
         loaded = load(filename)
         mine = self._parameters_by_path()
         if not loaded and not mine:
             return
-        if not any("." in name for name in loaded) and any("." in name for name in mine):
-            self.collect_params().load(filename, ctx, allow_missing, ignore_extra, self.prefix)
+        how = Loading(ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+        if not any("." in name for name in loaded):
+            self.collect_params()._take(loaded, self.prefix, f"file: {filename}", how)
             return
-        by_parameter = {parameter: name for name, parameter in mine.items() if name in loaded}
-        wanted = {name: parameter for name, parameter in mine.items() if by_parameter.get(parameter, name) == name}
-        fill(wanted, loaded, str(filename), ctx, allow_missing=allow_missing, ignore_extra=ignore_extra)
+        there = {parameter for name, parameter in mine.items() if name in loaded}
+        for name, parameter in () if allow_missing else mine.items():
+            if parameter not in there:
+                raise AssertionError(
+                    f"Parameter '{name}' is missing in file '{filename}', which contains parameters: "
+                    f"{brief_names(loaded)}. Set allow_missing=True to ignore missing parameters."
+                )
+        for name, array in loaded.items():
+            if name in mine:
+                mine[name]._load_init(array, how)
+            elif not ignore_extra:
+                raise ValueError(
+                    f"Parameter '{name}' loaded from file '{filename}' is not present in ParameterDict, which contains "
+                    f"parameters {brief_names(self.params)}. Set ignore_extra=True to ignore. "
+                )
 
     save_params = save_parameters
     load_params = load_parameters
@@ -243,6 +271,12 @@ class Block:
     def forward(self, *args: Any) -> Any:
         """Compute the outputs."""
         raise NotImplementedError
+
+
+def shown_block(block: Block, parts: Mapping[str, Any]) -> str:
+    """A block with those of its parts that are blocks, a line each."""
+    lines = "\n".join(f"  ({key}): {_indented(part)}" for key, part in parts.items() if isinstance(part, Block))
+    return f"{type(block).__name__}(\n{lines}\n)"
 
 
 def _indented(block: Block) -> str:
@@ -515,14 +549,27 @@ class SymbolBlock(HybridBlock):
         self._active = True
 
     @staticmethod
-    def imports(symbol_file: str, input_names: Any, param_file: str | None = None, ctx: Any = None) -> SymbolBlock:
+    def imports(
+        symbol_file: str,
+        input_names: Any,
+        param_file: str | None = None,
+        ctx: Any = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+    ) -> SymbolBlock:
         """A block of a JSON file, and of parameters if they are given."""
         out = sym.load(symbol_file)
         names = [input_names] if isinstance(input_names, str) else list(input_names)
         made = SymbolBlock(out, [var(name) for name in names])
         if param_file is not None:
-            made.collect_params().load(param_file, ctx or cpu(), False, True)
+            made.collect_params().load(
+                param_file, ctx or cpu(), allow_missing, ignore_extra, cast_dtype=True, dtype_source="saved"
+            )
         return made
+
+    def __repr__(self) -> str:
+        listed, out = self._symbols
+        return f"SymbolBlock(\n{out} : {len(listed)} -> {len(out.entries)}\n)"
 
     def _trace(self, *args: Any) -> tuple[list[Symbol], Symbol, Any]:
         if self._graph is None:

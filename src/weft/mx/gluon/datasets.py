@@ -96,7 +96,7 @@ class ArrayDataset(Dataset):
             if len(data) != len(args[0]):
                 raise AssertionError(
                     f"All arrays must have the same length; array[0] has length {len(args[0])} "
-                    f"while array[{place}] has {len(data)}."
+                    f"while array[{place + 1}] has {len(data)}."
                 )
         self._length = len(args[0])
         # One entry at a time would be a task each of a small array: NumPy's rows are at hand.
@@ -174,6 +174,22 @@ class FilterSampler(Sampler):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+class IntervalSampler(Sampler):
+    """Every n-th place, then perhaps those between, beginning one place later each time."""
+
+    def __init__(self, length: int, interval: int, rollover: bool = True) -> None:
+        if interval > length:
+            raise AssertionError(f"Interval {interval} must be smaller than or equal to length {length}")
+        self._length, self._interval, self._rollover = length, interval, rollover
+
+    def __iter__(self) -> Iterator[int]:
+        for begin in range(self._interval if self._rollover else 1):
+            yield from range(begin, self._length, self._interval)
+
+    def __len__(self) -> int:
+        return self._length  # MXNet's, without rollover too
 
 
 class BatchSampler(Sampler):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.mx.arrays import nd
-from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock
+from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock, shown_block
 from weft.mx.symbols import sym
 
 __all__ = ["Block", "HybridBlock", "SymbolBlock"]
@@ -34,6 +34,9 @@ class _Chain:
             made.add(*layers)
             return made
         return layers
+
+    def __repr__(self) -> str:
+        return shown_block(self, self._children)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self._children)
@@ -549,11 +552,18 @@ class _Pool(HybridBlock):
     dims = 0
     kind = "max"
     whole = False
+    order = "pool_size", "strides", "padding", "layout", "ceil_mode", "count_include_pad"  # of arguments by place
 
     def _alias(self) -> str:
         return "pool"
 
-    def __init__(
+    def __init__(self, *places: Any, prefix: str | None = None, params: Any = None, **given: Any) -> None:
+        super().__init__(prefix, params)
+        if len(places) > len(self.order):
+            raise TypeError(f"{type(self).__name__} takes at most {len(self.order)} arguments by place")
+        self._set(**dict(zip(self.order, places, strict=False)), **given)
+
+    def _set(
         self,
         pool_size: Any = 2,
         strides: Any = None,
@@ -561,9 +571,7 @@ class _Pool(HybridBlock):
         layout: str | None = None,
         ceil_mode: bool = False,
         count_include_pad: bool | None = None,
-        **given: Any,
     ) -> None:
-        super().__init__(**given)
         count = self.dims
         self._given: dict[str, Any] = {
             "kernel": _tuple(1 if self.whole else pool_size, count),
@@ -618,8 +626,11 @@ for _dims in (1, 2, 3):
     _make(f"Conv{_dims}D", _Conv, dims=_dims)
     _make(f"Conv{_dims}DTranspose", _Conv, dims=_dims, transposed=True)
     for _word, _kind in (("Max", "max"), ("Avg", "avg")):
-        _make(f"{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind)
-        _make(f"Global{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, whole=True)
+        _order = _Pool.order[:5] if _kind == "max" else _Pool.order
+        if _dims == 3 or (_dims, _kind) == (2, "avg"):  # MXNet's two orders
+            _order = (*_order[:3], "ceil_mode", "layout", *_order[5:])
+        _make(f"{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, order=_order)
+        _make(f"Global{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, whole=True, order=("layout",))
 
 
 class _PixelShuffle(HybridBlock):

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from weft.mx.arrays.array_file import load, save
 from weft.mx.arrays.ndarray import NDArray, zeros
 from weft.mx.base.context import Context, cpu, current_context
+from weft.mx.base.element_types import type_name
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape
 from weft.mx.symbols.symbol import Symbol, var
@@ -30,6 +32,21 @@ GENERATION = [0]  # counts how often arrays of any parameter were made anew: who
 def shape_is_known(shape: Sequence[int] | None) -> bool:
     """Whether all sizes are."""
     return shape is not None and all(size > 0 for size in shape)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How parameters are read from a file: onto which devices, and what may differ from those that are there."""
+
+    ctx: Any = None
+    allow_missing: bool = False
+    ignore_extra: bool = False
+    cast_dtype: bool = False
+    dtype_source: str = "current"  # the element type after a cast: of the parameters, or as it was saved
+
+    def __post_init__(self) -> None:
+        if self.cast_dtype and self.dtype_source not in ("current", "saved"):
+            raise AssertionError(f"dtype_source must be 'current' or 'saved', got {self.dtype_source}")
 
 
 class Parameter:
@@ -248,27 +265,33 @@ class Parameter:
             self._var = var(self.name, None, self._shape, self.lr_mult, self.wd_mult, self.dtype, self.init, "default")
         return self._var
 
-    def _load_init(self, data: NDArray, ctx: Any) -> None:
+    def _load_init(self, data: NDArray, how: Loading) -> None:
         """Take elements from a file."""
-        if self._shape is not None and len(self._shape) == len(data.shape):
-            if any(own not in (0, size) for own, size in zip(self._shape, data.shape, strict=True)):
+        failed = f"Failed loading Parameter '{self.name}' from saved params:"
+        if self._shape is not None and not (
+            len(self._shape) == len(data.shape)
+            and all(own in (0, size) for own, size in zip(self._shape, data.shape, strict=True))
+        ):
+            raise AssertionError(f"{failed} shape incompatible expected {self._shape} vs saved {data.shape}")
+        if type_name(self.dtype) != type_name(data.dtype):
+            if not how.cast_dtype:
                 raise AssertionError(
-                    f"Failed loading Parameter '{self.name}' from saved params: shape incompatible "
-                    f"expected {self._shape} "
-                    f"vs saved {data.shape}"
+                    f"{failed} dtype incompatible expected {self.dtype} vs saved {data.dtype}. Set cast_dtype=True to "
+                    "cast the dtype of saved params."
                 )
-        elif self._shape is not None:
-            raise AssertionError(
-                f"Failed loading Parameter '{self.name}' from saved params: shape incompatible "
-                f"expected {self._shape} vs "
-                f"saved {data.shape}"
-            )
+            if how.dtype_source == "saved":
+                self.cast(data.dtype)
+            data = data.astype(self.dtype)
         self._shape = data.shape
-        data = data.astype(self.dtype)
+        known = None if self._data is None and self._deferred is None else self.list_ctx()
+        contexts = [how.ctx] if isinstance(how.ctx, Context) else how.ctx
+        if known is not None and contexts is not None and set(contexts) != set(known):
+            raise AssertionError(
+                f"Failed to load Parameter '{self.name}' on {contexts} because it was previous initialized on {known}."
+            )
         if self._data is None:
-            contexts = self._deferred[1] if self._deferred is not None else [ctx] if isinstance(ctx, Context) else ctx
             self._deferred = None
-            self._make(data, contexts or [cpu()])
+            self._make(data, known or contexts or [cpu()])
         else:
             self.set_data(data)
 
@@ -416,7 +439,10 @@ class ParameterDict:
             if not name.startswith(strip_prefix):
                 raise ValueError(
                     f"Prefix '{strip_prefix}' is to be striped before saving, but Parameter's name "
-                    f"'{name}' does not start with it"
+                    f"'{name}' does not start with '{strip_prefix}'. this may be due to your Block shares "
+                    "parameters from other Blocks or you forgot to use 'with name_scope()' when creating child blocks. "
+                    "For more info on naming, please see "
+                    "https://mxnet.io/api/python/docs/tutorials/packages/gluon/blocks/naming.html"
                 )
         save(filename, {name[len(strip_prefix) :]: parameter._reduce() for name, parameter in self.items()})
 
@@ -427,39 +453,53 @@ class ParameterDict:
         allow_missing: bool = False,
         ignore_extra: bool = False,
         restore_prefix: str = "",
-        **_casting: Any,
+        cast_dtype: bool = False,
+        dtype_source: str = "current",
     ) -> None:
         """Read parameters from a file."""
-        found: Mapping[str, NDArray] = load(filename)
+        how = Loading(ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+        self._take(load(filename), restore_prefix, f"file: {filename}", how)
+
+    def load_dict(
+        self,
+        param_dict: Mapping[str, NDArray],
+        ctx: Any = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+        restore_prefix: str = "",
+        filename: str | None = None,
+        cast_dtype: bool = False,
+        dtype_source: str = "current",
+    ) -> None:
+        """Have the elements of arrays by their names."""
+        how = Loading(ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+        self._take(param_dict, restore_prefix, f"file: {filename}" if filename else "param_dict", how)
+
+    def _take(self, found: Mapping[str, NDArray], restore_prefix: str, source: str, how: Loading) -> None:
         loaded = {restore_prefix + re.sub("^(arg|aux):", "", name): array for name, array in found.items()}
-        fill(self._params, loaded, str(filename), ctx, allow_missing=allow_missing, ignore_extra=ignore_extra)
+        advice = (
+            "Please make sure source and target networks have the same prefix.For more info on naming, please see "
+            "https://mxnet.io/api/python/docs/tutorials/packages/gluon/blocks/naming.html"
+        )
+        for name in () if how.allow_missing else self._params:
+            if name not in loaded:
+                raise AssertionError(
+                    f"Parameter '{name[len(restore_prefix) :]}' is missing in {source}, which contains parameters: "
+                    f"{brief_names(loaded)}. {advice}"
+                )
+        for name, array in loaded.items():
+            if name in self._params:
+                self._params[name]._load_init(array, how)
+            elif not how.ignore_extra:
+                raise AssertionError(
+                    f"Parameter '{name[len(restore_prefix) :]}' loaded from {source} is not present in ParameterDict, "
+                    f"choices are: {brief_names(self._params)}. Set ignore_extra to True to ignore. {advice}"
+                )
 
 
-def fill(
-    parameters: Mapping[str, Parameter],
-    loaded: Mapping[str, NDArray],
-    filename: str,
-    ctx: Any,
-    *,
-    allow_missing: bool,
-    ignore_extra: bool,
-) -> None:
-    """Give parameters what a file has of them."""
-    for name in parameters:
-        if name not in loaded and not allow_missing:
-            shown = ", ".join(f"'{known}'" for known in loaded)
-            raise AssertionError(
-                f"Parameter '{name}' is missing in file: {filename}, which contains parameters: "
-                f"{shown}. Please make sure "
-                "source and target networks have the same prefix.For more info on naming, please see "
-                "https://mxnet.io/api/python/docs/tutorials/packages/gluon/blocks/naming.html"
-            )
-    for name, array in loaded.items():
-        if name in parameters:
-            parameters[name]._load_init(array, ctx)
-        elif not ignore_extra:
-            shown = ", ".join(f"'{known}'" for known in parameters)
-            raise AssertionError(
-                f"Parameter '{name}' loaded from file '{filename}' is not present in ParameterDict, "
-                f"which contains parameters {shown}."
-            )
+def brief_names(names: Iterable[str], most: int = 7) -> str:
+    """Names in quotes; of many, the first and the last."""
+    listed = [f"'{name}'" for name in names]
+    if len(listed) > most:
+        listed = [*listed[: most // 2], "...", *listed[-most // 2 :]]
+    return ", ".join(listed)

@@ -21,14 +21,20 @@ class GluonTrainer:
         optimizer: Any,
         optimizer_params: dict[str, Any] | None = None,
         kvstore: Any = "device",
-        **_given: Any,
+        compression_params: Any = None,
+        update_on_kvstore: bool | None = None,
     ) -> None:
+        _ = update_on_kvstore  # where the sums and the updates are made is no difference within a process
+        if compression_params:
+            raise NotImplementedError("Trainer(compression_params=...) is not in weft.mx")
         by_name = isinstance(params, (dict, ParameterDict))
         found = [params[name] for name in sorted(params)] if by_name else params
         if not isinstance(found, (list, tuple)) or any(not isinstance(parameter, Parameter) for parameter in found):
+            is_list = isinstance(found, (list, tuple))
+            wrong = next((each for each in found if not isinstance(each, Parameter)), None) if is_list else params
             raise ValueError(
-                "First argument must be a list or dict of Parameters, got list of "
-                f"{type(found[0]) if isinstance(found, (list, tuple)) and found else type(params)}."
+                "First argument must be a list or dict of Parameters, got "
+                f"{'list of ' if is_list else ''}{type(wrong)}."
             )
         if isinstance(kvstore, str):
             kvstore = create_store(kvstore)  # an error, if there is no such store
@@ -37,6 +43,10 @@ class GluonTrainer:
         self._params: list[Parameter] = list(found)
         for parameter in self._params:
             parameter.list_ctx()  # an error, if one is not initialized
+        if isinstance(optimizer, Optimizer) and optimizer_params:
+            raise AssertionError(
+                "optimizer_params must be None if optimizer is an instance of Optimizer instead of str"
+            )
         self._scale = float(given.get("rescale_grad", 1.0))
         self._optimizer = create(optimizer, **given)
         self._optimizer.param_dict = dict(enumerate(self._params))
@@ -122,9 +132,9 @@ class GluonTrainer:
                 variable.fresh = False
                 key = place, data.context
                 if key not in self._states:
-                    self._states[key] = self._optimizer.create_state(place, data)
+                    self._states[key] = self._optimizer.create_state_multi_precision(place, data)
                 self._optimizer._counts[place] = counted  # devices of one parameter are one update
-                self._optimizer.update(place, data, parameter.grad(data.context), self._states[key])
+                self._optimizer.update_multi_precision(place, data, parameter.grad(data.context), self._states[key])
 
 
 Trainer = GluonTrainer  # its name in MXNet

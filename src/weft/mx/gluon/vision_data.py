@@ -239,26 +239,31 @@ class RandomFlipTopBottom(_ByFunction):
 class _Factor(_ByFunction):
     """A change by a random factor around 1."""
 
-    def __init__(self, amount: float) -> None:
+    argument = ""  # its name
+
+    def __init__(self, *places: float, **given: float) -> None:
+        if len(places) + len(given) != 1 or set(given) - {self.argument}:
+            raise TypeError(f"{type(self).__name__} takes one argument: {self.argument}")
+        (amount,) = (*places, *given.values())
         super().__init__(min_factor=max(0, 1 - amount), max_factor=1 + amount)
 
 
 class RandomBrightness(_Factor):
     """Brighten or darken, by chance."""
 
-    function = "random_brightness"
+    function, argument = "random_brightness", "brightness"
 
 
 class RandomContrast(_Factor):
     """Raise or lower the contrast, by chance."""
 
-    function = "random_contrast"
+    function, argument = "random_contrast", "contrast"
 
 
 class RandomSaturation(_Factor):
     """Raise or lower the saturation, by chance."""
 
-    function = "random_saturation"
+    function, argument = "random_saturation", "saturation"
 
 
 class RandomHue(_Factor):
@@ -373,9 +378,11 @@ class CenterCrop(Block):
 class CropResize(Block):
     """Cut a box out, and give it another size."""
 
-    def __init__(self, x: int, y: int, width: int, height: int, size: Any = None, interpolation: int = 1) -> None:
+    def __init__(
+        self, x: int, y: int, width: int, height: int, size: Any = None, interpolation: int | None = None
+    ) -> None:
         super().__init__()
-        self._box, self._interpolation = (x, y, width, height), interpolation
+        self._box, self._interpolation = (x, y, width, height), 1 if interpolation is None else interpolation
         self._size = (width, height) if size is None else _pair(size)
 
     def forward(self, x: Any) -> Any:

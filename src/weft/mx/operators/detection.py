@@ -120,7 +120,7 @@ def box_nms(p: Any, x: Tensor) -> Tensor:
     score = rows[..., p.score_index].detach()
     ids = rows[..., p.id_index].detach() if p.id_index >= 0 else torch.zeros_like(score)
     valid = score > p.valid_thresh
-    if p.id_index >= 0 and p.background_id >= 0:
+    if p.id_index >= 0:
         valid = valid & (ids != p.background_id)
     order = torch.argsort(torch.where(valid, -score, torch.inf), dim=1, stable=True)
     valid = valid.gather(1, order)

@@ -137,6 +137,8 @@ def pooling(p: Any, x: Tensor) -> Tensor:
 
 def _pooled(p: Any, x: Tensor, windows: tuple[Sequence[int], ...]) -> Tensor:
     kernel, stride, pad = windows
+    if any(2 * edge > size for edge, size in zip(pad, kernel, strict=True)):
+        return _pooled_widely(p, x, windows)
     ceil, count = p.pooling_convention == "full", len(kernel)
     if p.pool_type == "max":
         return MAXIMA[count](x, kernel, stride, pad, 1, ceil)
@@ -146,6 +148,21 @@ def _pooled(p: Any, x: Tensor, windows: tuple[Sequence[int], ...]) -> Tensor:
         return MEANS[count](x, kernel, stride, pad, ceil, True, 1)
     power = p.p_value or 2
     return MEANS[count](torch.abs(x) ** power, kernel, stride, pad, ceil, True, 1) ** (1 / power)
+
+
+def _pooled_widely(p: Any, x: Tensor, windows: tuple[Sequence[int], ...]) -> Tensor:
+    """Windows that reach beyond the image by more than half, which torch refuses, over an image with a border."""
+    kernel, stride, pad = windows
+    if any(edge >= size for edge, size in zip(pad, kernel, strict=True)):
+        raise MXNetError(f"pad ({list(pad)}) has to be smaller than kernel ({list(kernel)})")
+    edges = [edge for each in reversed(pad) for edge in (each, each)]
+    inner = kernel, stride, [0] * len(kernel)
+    if p.pool_type == "max":
+        return _pooled(p, functional.pad(x, edges, value=-math.inf), inner)
+    found = _pooled(p, functional.pad(x, edges), inner)
+    if p.pool_type == "avg" and getattr(p, "count_include_pad", None) is False:
+        found = found / _pooled(p, functional.pad(torch.ones_like(x), edges), inner)
+    return found
 
 
 def _pooled_whole(p: Any, x: Tensor) -> Tensor:
@@ -305,6 +322,7 @@ def _channel_sizes(count: int) -> Callable[[Any, Sizes], Sequence[Shape | None]]
     "_contrib_SyncBatchNorm",
     "BatchNorm_v1",
     modal=True,
+    mixed=True,
     aux=(3, 4),
     hidden=lambda p: 0 if getattr(p, "output_mean_var", False) else 2,
     complete=_channel_sizes(4),
@@ -313,6 +331,12 @@ def _channel_sizes(count: int) -> Callable[[Any, Sizes], Sequence[Shape | None]]
 def batch_norm(p: Any, *arrays: Tensor) -> Any:
     """Bring each channel to mean 0 and variance 1, of the batch while training, else of what was seen then."""
     x, gamma, beta, moving_mean, moving_var = arrays
+    if x.dtype == torch.float16 and gamma.dtype == torch.float32:  # what is known of channels is kept more exactly
+        found = batch_norm(p, x.float(), *arrays[1:])
+        return (found[0].half(), *found[1:]) if isinstance(found, tuple) else found.half()
+    for place, other in enumerate(arrays):
+        if other.dtype != x.dtype:
+            raise MXNetError(f"Incompatible attr in node at {place}-th input: expected {x.dtype}, got {other.dtype}")
     axis = getattr(p, "axis", 1) % x.dim()
     moved = x.movedim(axis, 1) if axis != 1 else x
     gamma = torch.ones_like(gamma) if p.fix_gamma else gamma

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.mx.arrays.gradients import backward
 from weft.mx.arrays.ndarray import NDArray, zeros
 from weft.mx.arrays.tape import Variable, modes
@@ -53,7 +55,12 @@ class Executor:
         for name, value in given.items():
             if name not in self.arg_dict:
                 raise TypeError(f"Unknown argument {name}")
-            self.arg_dict[name][:] = value
+            if not isinstance(value, (NDArray, np.ndarray)):
+                raise ValueError("only accept keyword argument of NDArrays and numpy.ndarray")  # noqa: TRY004  # MXNet's
+            array = self.arg_dict[name]
+            if array.shape != value.shape:
+                raise ValueError(f"Shape not match! Argument {name}, need: {array.shape}, received: {value.shape}")
+            array[:] = value
         values = {**self.arg_dict, **self.aux_dict}
         inputs = [values[name].detach() for name in self._names]
         for name, array in zip(self._names, inputs, strict=True):

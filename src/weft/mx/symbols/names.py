@@ -68,12 +68,13 @@ class AttrScope:
 
 
 naming = _Naming()
+KNOWN = {"ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage"}
 
 
 def scoped_attributes(given: Mapping[str, str] | None) -> dict[str, str]:
-    """What a node is given, and what the blocks around it give, with underscores around the names."""
+    """What a node is given, and what the blocks around it give; names that MXNet knows get underscores around them."""
     found: dict[str, str] = {}
     for scope in naming.scopes:
         found.update(scope.attributes)
     found.update(given or {})
-    return {(key if key.startswith("__") else f"__{key}__"): value for key, value in found.items()}
+    return {(f"__{key}__" if key in KNOWN else key): value for key, value in found.items()}

@@ -178,17 +178,30 @@ class Symbol:
     def __getitem__(self, key: int | str) -> Symbol:
         if isinstance(key, str):
             places = [place for place, name in enumerate(self.list_outputs()) if name == key]
-            if len(places) != 1:
-                raise ValueError(f"There are {len(places)} outputs with name '{key}'")
+            if not places:
+                raise ValueError(f'Cannot find output that matches name "{key}"')
+            if len(places) > 1:
+                raise ValueError(f'There are multiple outputs with name "{key}"')
             return Symbol([self.entries[places[0]]])
         if not isinstance(key, int):
             raise TypeError("Symbol only support integer index to fetch i-th output")
+        if key < 0:
+            raise MXNetError("Symbol only accept nonnegative index")
+        if key >= len(self.entries):
+            raise IndexError
         return Symbol([self.entries[key]])
 
     def __call__(self, *args: Symbol, **given: Symbol) -> Symbol:
         """The same graph with other symbols in the place of variables."""
         arguments = self.list_arguments()
         name = given.pop("name", None)
+        if args and given:
+            raise TypeError("compose only accept input Symbols either as positional or keyword arguments, not both")
+        if any(not isinstance(each, Symbol) for each in (*args, *given.values())):
+            raise TypeError("Compose expect `Symbol` as arguments")
+        unknown = sorted(set(given) - set(self.list_inputs()))
+        if unknown:
+            raise MXNetError(f"Symbol.ComposeKeyword argument name {unknown[0]} not found.{self._candidates()}")
         places = {**dict(zip(arguments, args, strict=False)), **given}
         copies: dict[SymbolNode, SymbolNode] = {}
         replaced: dict[SymbolNode, Entry] = {}
@@ -276,8 +289,15 @@ class Symbol:
         """The sizes of all variables and outputs of nodes that follow from those of some variables."""
         return {entry: kind[0] for entry, kind in self._infer(given).items()}
 
+    def _candidates(self) -> str:
+        shown = "".join(f"\n\t[{place}]{name}" for place, name in enumerate(self.list_arguments()))
+        return f"\nCandidate arguments:{shown}"
+
     def infer_type(self, *args: Any, **given: Any) -> Any:
         """The element types of arguments, outputs and auxiliary states: those of the first that is known."""
+        unknown = sorted(set(given) - set(self.list_inputs()))
+        if unknown:
+            raise MXNetError(f"InferTypeKeyword argument name {unknown[0]} not found.{self._candidates()}")
         known = [dtype for dtype in (*args, *given.values()) if dtype is not None]
         kind = numpy_type(torch_type(known[0])) if known else np.float32
         arguments, auxiliary = self.variables()
@@ -296,7 +316,7 @@ class Symbol:
                     found[node, 0] = (tuple(shape), torch_type(wanted))
         unknown = {name for name in given if name not in {node.name for node in nodes if node.row is None}}
         if unknown:
-            raise ValueError(f"Find name {sorted(unknown)[0]!r} that is not found in the arguments")
+            raise MXNetError(f"InferShapeKeyword argument name {sorted(unknown)[0]} not found.{self._candidates()}")
         for _ in range(8):  # what a later pass learns of variables, an earlier one may need
             before = dict(found)
             for node in nodes:

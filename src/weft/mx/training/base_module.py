@@ -9,7 +9,7 @@ from typing import Any
 from weft.mx.arrays import nd
 from weft.mx.arrays.array_file import save
 from weft.mx.arrays.ndarray import NDArray
-from weft.mx.training import metric
+from weft.mx.training import initializer, metric
 from weft.mx.training.data_iter import DataBatch
 from weft.mx.training.saved_models import BatchEndParam, load_file
 
@@ -100,18 +100,31 @@ class BaseModule:
         return merged[0] if len(merged) == 1 and not always_output_list else merged
 
     def score(
-        self, eval_data: Any, eval_metric: Any, num_batch: int | None = None, reset: bool = True, **_given: Any
+        self,
+        eval_data: Any,
+        eval_metric: Any,
+        num_batch: int | None = None,
+        batch_end_callback: Any = None,
+        score_end_callback: Any = None,
+        reset: bool = True,
+        epoch: int = 0,
+        sparse_row_id_fn: Any = None,
     ) -> list[tuple[str, float]]:
         """What a metric finds of the batches."""
+        _ = sparse_row_id_fn
         if reset:
             eval_data.reset()
         measured = metric.create(eval_metric)
         measured.reset()
+        count = 0
         for number, batch in enumerate(eval_data):
             if number == num_batch:
                 break
             self.forward(batch, is_train=False)
             self.update_metric(measured, batch.label)
+            _called(batch_end_callback, BatchEndParam(epoch, number, measured, locals()))
+            count = number + 1
+        _called(score_end_callback, BatchEndParam(epoch, count, measured, locals()))
         found: list[tuple[str, float]] = measured.get_name_value()
         return found
 
@@ -122,28 +135,37 @@ class BaseModule:
         eval_metric: Any = "acc",
         epoch_end_callback: Any = None,
         batch_end_callback: Any = None,
-        num_epoch: int | None = None,
+        kvstore: Any = "local",
+        optimizer: Any = "sgd",
+        optimizer_params: Any = (("learning_rate", 0.01),),
+        eval_end_callback: Any = None,
+        eval_batch_end_callback: Any = None,
+        initializer: Any = initializer.Uniform(0.01),  # noqa: B008  # it keeps nothing
+        arg_params: Mapping[str, NDArray] | None = None,
+        aux_params: Mapping[str, NDArray] | None = None,
+        allow_missing: bool = False,
+        force_rebind: bool = False,
+        force_init: bool = False,
         begin_epoch: int = 0,
-        **given: Any,
+        num_epoch: int | None = None,
+        validation_metric: Any = None,
+        monitor: Any = None,
+        sparse_row_id_fn: Any = None,
     ) -> None:
         """Train for some epochs."""
+        _ = sparse_row_id_fn
         if num_epoch is None:
             raise AssertionError("please specify number of epochs")
-        self.bind(
-            train_data.provide_data, train_data.provide_label, True, force_rebind=given.get("force_rebind", False)
-        )
-        params = ("initializer", "arg_params", "aux_params", "allow_missing", "force_init")
-        self.init_params(**{name: given[name] for name in params if name in given})
-        options = ("kvstore", "optimizer", "optimizer_params")
-        self.init_optimizer(**{name: given[name] for name in options if name in given})
-        monitor = given.get("monitor")
+        self.bind(train_data.provide_data, train_data.provide_label, True, force_rebind=force_rebind)
         if monitor is not None:
             self.install_monitor(monitor)
+        self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
+        self.init_optimizer(kvstore, optimizer, optimizer_params)
         measured = metric.create(eval_metric)
+        checked = eval_metric if validation_metric is None else validation_metric
         for epoch in range(begin_epoch, num_epoch):
             began = time.time()
             measured.reset()
-            train_data.reset()
             for number, batch in enumerate(train_data):
                 if monitor is not None:
                     monitor.tic()
@@ -153,10 +175,12 @@ class BaseModule:
                 if monitor is not None:
                     monitor.toc_print()
                 _called(batch_end_callback, BatchEndParam(epoch, number, measured, locals()))
-            for name, value in measured.get_name_value():
+            for name, value in measured.get_global_name_value():
                 self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
             self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.time() - began)
             _called(epoch_end_callback, epoch, self.symbol, *self.get_params())
             if eval_data is not None:
-                for name, value in self.score(eval_data, given.get("validation_metric") or eval_metric):
+                ends = {"score_end_callback": eval_end_callback, "batch_end_callback": eval_batch_end_callback}
+                for name, value in self.score(eval_data, checked, epoch=epoch, **ends):
                     self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
+            train_data.reset()

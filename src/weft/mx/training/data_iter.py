@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray, array
 
 
@@ -148,6 +149,7 @@ class NDArrayIter(DataIter):
         if self._shuffle:
             np.random.shuffle(order)
         self._order = [*self._left, *order.tolist()]
+        self._carried = len(self._left)  # the first batch tells them as its padding
         self._left, self._place, self._batch = [], 0, None
 
     def _described(self, arrays: list[tuple[str, Any]]) -> list[DataDesc]:
@@ -176,7 +178,7 @@ class NDArrayIter(DataIter):
         """Go on to the next batch, if there is one."""
         batch = self._order[self._place : self._place + self.batch_size]
         short = self.batch_size - len(batch)
-        self._pad = 0
+        self._pad = 0 if self._place else self._carried
         if not batch or (short and self._handle == "discard"):
             return False
         if short and self._handle == "roll_over":
@@ -229,3 +231,49 @@ class ResizeIter(DataIter):
             self.data_iter.reset()
             found = self.data_iter.next()
         return found
+
+
+class DataLoaderIter(DataIter):
+    """Batches of a loader of data with labels; the last one is filled up to the size of the first."""
+
+    def __init__(
+        self, loader: Any, data_name: str = "data", label_name: str = "softmax_label", dtype: Any = "float32"
+    ) -> None:
+        data, label = next(iter(loader))
+        super().__init__(data.shape[0])
+        self._loader, self.dtype = loader, dtype
+        self.provide_data = [DataDesc(data_name, data.shape, dtype)]
+        self.provide_label = [DataDesc(label_name, label.shape, dtype)]
+        self._batch: Any = None
+        self._rest: Iterator[Any] = iter(())
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new round."""
+        self._rest = iter(self._loader)
+
+    def iter_next(self) -> bool:
+        """Go to the next batch, if there is one."""
+        self._batch = next(self._rest, None)
+        return self._batch is not None
+
+    def _filled(self, array: NDArray) -> list[NDArray]:
+        given, missing = array.astype(self.dtype), self.getpad()
+        if missing:
+            given = nd.concat(given, nd.zeros((missing, *given.shape[1:]), dtype=self.dtype), dim=0)
+        return [given]
+
+    def getdata(self) -> list[NDArray]:
+        """The data of the batch."""
+        return self._filled(self._batch[0])
+
+    def getlabel(self) -> list[NDArray]:
+        """The labels of the batch."""
+        return self._filled(self._batch[1])
+
+    def getpad(self) -> int:
+        """How many examples the batch lacks."""
+        return self.batch_size - int(self._batch[0].shape[0])
+
+    def getindex(self) -> None:
+        """Loaders do not tell which examples they give."""

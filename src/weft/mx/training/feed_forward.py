@@ -80,10 +80,13 @@ class FeedForward:
         batch_end_callback: Any = None,
         kvstore: Any = "local",
         logger: Any = None,
-        **given: Any,
+        work_load_list: Any = None,
+        monitor: Any = None,
+        eval_end_callback: Any = None,
+        eval_batch_end_callback: Any = None,
     ) -> None:
         """Train for `num_epoch` epochs."""
-        _ = given
+        _ = work_load_list
         batches = self._batches(X, y, trains=True)
         if eval_data is not None and not isinstance(eval_data, DataIter):
             eval_data = self._batches(*eval_data, trains=False)
@@ -95,12 +98,15 @@ class FeedForward:
             eval_metric,
             epoch_end_callback,
             batch_end_callback,
-            self.num_epoch,
-            self.begin_epoch,
-            kvstore=kvstore,
-            optimizer=self.optimizer,
-            optimizer_params=self.kwargs,
-            initializer=self.initializer,
+            kvstore,
+            self.optimizer,
+            self.kwargs,
+            eval_end_callback,
+            eval_batch_end_callback,
+            self.initializer,
+            begin_epoch=self.begin_epoch,
+            num_epoch=self.num_epoch,
+            monitor=monitor,
             arg_params=self.arg_params,
             aux_params=self.aux_params,
             allow_missing=True,
@@ -145,9 +151,8 @@ class FeedForward:
         reset: bool = True,
     ) -> float:
         """What a metric finds."""
-        _ = batch_end_callback
         module, batches = self._bound(X)
-        return module.score(batches, eval_metric, num_batch, reset)[0][1]
+        return module.score(batches, eval_metric, num_batch, batch_end_callback, reset=reset)[0][1]
 
     def save(self, prefix: str, epoch: int | None = None, remove_amp_cast: bool = True) -> None:
         """Write a checkpoint."""
@@ -175,7 +180,10 @@ class FeedForward:
         **given: Any,
     ) -> FeedForward:
         """A model that is trained."""
-        names = ("epoch_end_callback", "batch_end_callback", "kvstore", "logger")
+        names = (
+            "epoch_end_callback", "batch_end_callback", "kvstore", "logger", "work_load_list", "eval_end_callback",
+            "eval_batch_end_callback",
+        )  # fmt: skip
         fits = {name: given.pop(name) for name in names if name in given}
         made = FeedForward(symbol, ctx, num_epoch, **given)
         made.fit(X, y, eval_data, eval_metric, **fits)

@@ -45,8 +45,8 @@ def CSVIter(
     """Batches of the lines of files of numbers."""
     data = _table(data_csv, data_shape)
     label = np.zeros((len(data), *label_shape), np.float32) if label_csv is None else _table(label_csv, label_shape)
-    handle = "pad" if round_batch else "discard"
-    return NDArrayIter(data, label, batch_size, last_batch_handle=handle, label_name="label")
+    _ = round_batch  # the last batch is filled in any case, and tells so
+    return NDArrayIter(data, label.reshape(-1) if tuple(label_shape) == (1,) else label, batch_size)
 
 
 def _idx(path: str) -> Any:

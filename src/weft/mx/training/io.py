@@ -1,6 +1,6 @@
 """Give batches of what lies in memory or in files: `mx.io`."""
 
-from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, NDArrayIter, ResizeIter
+from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, DataLoaderIter, NDArrayIter, ResizeIter
 from weft.mx.training.file_iter import CSVIter, ImageRecordIter, MNISTIter, PrefetchingIter
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "DataBatch",
     "DataDesc",
     "DataIter",
+    "DataLoaderIter",
     "ImageRecordIter",
     "MNISTIter",
     "NDArrayIter",

@@ -38,7 +38,7 @@ class LRScheduler:
         return self._rate(num_update)
 
     def _rate(self, num_update: int) -> float:
-        raise NotImplementedError("__call__ method must be overridden.")
+        raise NotImplementedError("must override this")
 
 
 class FactorScheduler(LRScheduler):

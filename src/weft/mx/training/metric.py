@@ -48,7 +48,9 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 
 
 class EvalMetric:
-    """A sum over what was seen, divided by how much that was."""
+    """A sum over what was seen, divided by how much that was: since the last reset, and since the last local one."""
+
+    _all: tuple[float, int] = (0.0, 0)  # the sum and the count since `reset`
 
     def __init__(
         self,
@@ -73,10 +75,14 @@ class EvalMetric:
     def reset(self) -> None:
         """Forget what was seen."""
         self.num_inst, self.sum_metric = 0, 0.0
+        self._all = (0.0, 0)
 
     def reset_local(self) -> None:
-        """Forget what was seen."""
-        self.reset()
+        """Begin a new part of what is seen; `get_global` still tells of all."""
+        if self._all[1]:
+            self.num_inst, self.sum_metric = 0, 0.0
+        else:  # a user's metric that counts by itself
+            self.reset()
 
     def update(self, labels: Any, preds: Any) -> None:
         """See batches: waits for them."""
@@ -93,6 +99,7 @@ class EvalMetric:
     def _add(self, total: float, count: int) -> None:
         self.sum_metric += total
         self.num_inst += count
+        self._all = (self._all[0] + total, self._all[1] + count)
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
         raise NotImplementedError
@@ -104,14 +111,26 @@ class EvalMetric:
         """The name and the figure; nan before anything was seen."""
         return self.name, float(self._value()) if self.num_inst else float("nan")
 
-    get_global = get
+    def get_global(self) -> Any:
+        """The name and the figure of all that was seen since `reset`."""
+        if not self._all[1]:
+            return self.get()
+        part = self.sum_metric, self.num_inst
+        self.sum_metric, self.num_inst = self._all
+        try:
+            return self.get()
+        finally:
+            self.sum_metric, self.num_inst = part
 
     def get_name_value(self) -> list[tuple[str, float]]:
         """Names and figures."""
         name, value = self.get()
         return list(zip(_listed(name), _listed(value), strict=True))
 
-    get_global_name_value = get_name_value
+    def get_global_name_value(self) -> list[tuple[str, float]]:
+        """Names and figures of all that was seen since `reset`."""
+        name, value = self.get_global()
+        return list(zip(_listed(name), _listed(value), strict=True))
 
 
 @alias("composite")
@@ -146,9 +165,19 @@ class CompositeEvalMetric(EvalMetric):
         for metric in self.metrics:
             metric.reset()
 
+    def reset_local(self) -> None:
+        """Begin a new part of what is seen."""
+        for metric in self.metrics:
+            metric.reset_local()
+
     def get(self) -> Any:
         """The names and the figures."""
         pairs = [pair for metric in self.metrics for pair in metric.get_name_value()]
+        return [name for name, _ in pairs], [value for _, value in pairs]
+
+    def get_global(self) -> Any:
+        """The names and the figures of all that was seen since `reset`."""
+        pairs = [pair for metric in self.metrics for pair in metric.get_global_name_value()]
         return [name for name, _ in pairs], [value for _, value in pairs]
 
 
@@ -201,7 +230,17 @@ class _Binary(EvalMetric):
     def reset(self) -> None:
         """Forget what was seen."""
         super().reset()
-        self._counts = numpy.zeros((2, 2))  # of labels (rows) and predictions (columns)
+        self._counts, self._counts_of_all = numpy.zeros((2, 2, 2))  # of labels (rows) and predictions (columns)
+
+    def reset_local(self) -> None:
+        """Begin a new part of what is seen."""
+        self.num_inst, self.sum_metric, self._counts = 0, 0.0, numpy.zeros((2, 2))
+
+    def get_global(self) -> Any:
+        """The name and the figure of all that was seen since `reset`."""
+        if self.average == "macro":
+            return super().get_global()
+        return self.name, float(self._figure(self._counts_of_all)) if self._counts_of_all.any() else float("nan")
 
     def update(self, labels: Any, preds: Any) -> None:
         """See batches: waits for them."""
@@ -210,15 +249,16 @@ class _Binary(EvalMetric):
             wanted, found = _numbers(label).astype("int32").reshape(-1), _numbers(pred).argmax(axis=1).reshape(-1)
             if len(numpy.unique(wanted)) > 2:
                 raise ValueError(f"{type(self).__name__} currently only supports binary classification.")
-            numpy.add.at(self._counts, (wanted, found), 1)
+            for counts in (self._counts, self._counts_of_all):
+                numpy.add.at(counts, (wanted, found), 1)
         if self.average == "macro":
-            self._add(self._figure(), 1)
+            self._add(self._figure(self._counts), 1)
             self._counts[:] = 0
         else:
             self.num_inst = int(self._counts.sum())
-            self.sum_metric = self._figure() * self.num_inst
+            self.sum_metric = self._figure(self._counts) * self.num_inst
 
-    def _figure(self) -> float:
+    def _figure(self, counts: Any) -> float:
         raise NotImplementedError
 
 
@@ -231,8 +271,8 @@ class F1(_Binary):
     ) -> None:
         super().__init__(name, output_names, label_names, average=average)
 
-    def _figure(self) -> float:
-        right, found, wanted = self._counts[1, 1], self._counts[:, 1].sum(), self._counts[1].sum()
+    def _figure(self, counts: Any) -> float:
+        right, found, wanted = counts[1, 1], counts[:, 1].sum(), counts[1].sum()
         precision, recall = right / found if found else 0.0, right / wanted if wanted else 0.0
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
@@ -246,11 +286,61 @@ class MCC(_Binary):
     ) -> None:
         super().__init__(name, output_names, label_names, average=average)
 
-    def _figure(self) -> float:
-        (true_no, false_yes), (false_no, true_yes) = self._counts
+    def _figure(self, counts: Any) -> float:
+        (true_no, false_yes), (false_no, true_yes) = counts
         terms = [true_yes + false_yes, true_yes + false_no, true_no + false_yes, true_no + false_no]
         below = math.prod(term for term in terms if term)
-        return float((true_yes * true_no - false_yes * false_no) / math.sqrt(below)) if self._counts.sum() else 0.0
+        return float((true_yes * true_no - false_yes * false_no) / math.sqrt(below)) if counts.sum() else 0.0
+
+
+@register
+class PCC(EvalMetric):
+    """The correlation of labels and predictions of any number of classes."""
+
+    def __init__(self, name: str = "pcc", output_names: Any = None, label_names: Any = None) -> None:
+        super().__init__(name, output_names, label_names)
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        super().reset()
+        self._counts = self._counts_of_all = numpy.zeros((2, 2))  # of predictions (rows) and labels (columns)
+
+    def reset_local(self) -> None:
+        """Begin a new part of what is seen."""
+        self.num_inst, self._counts = 0, numpy.zeros((2, 2))
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See batches: waits for them."""
+        labels, preds = check_label_shapes(_listed(labels), _listed(preds))
+        for label, pred in zip(labels, preds, strict=True):
+            wanted, found = _numbers(label).astype("int32"), _numbers(pred)
+            found = found.argmax(axis=1) if found.shape != wanted.shape else found.astype("int32")
+            count = max(2, 1 + int(max(found.max(), wanted.max())))
+            seen = numpy.zeros((count, count))
+            numpy.add.at(seen, (found.reshape(-1), wanted.reshape(-1)), 1)
+            self._counts, self._counts_of_all = (_sum_grown(each, seen) for each in (self._counts, self._counts_of_all))
+        self.num_inst += 1
+
+    def get(self) -> Any:
+        """The name and the figure; nan before anything was seen."""
+        return self.name, _correlation(self._counts)
+
+    def get_global(self) -> Any:
+        """The name and the figure of all that was seen since `reset`."""
+        return self.name, _correlation(self._counts_of_all)
+
+
+def _sum_grown(one: Any, other: Any) -> Any:
+    """The sum of two square matrices, the smaller one filled up with zeros."""
+    size = max(len(one), len(other))
+    return sum(numpy.pad(each, (0, size - len(each))) for each in (one, other))
+
+
+def _correlation(counts: Any) -> float:
+    count, rows, columns = counts.sum(), counts.sum(axis=1), counts.sum(axis=0)
+    below = numpy.sum(rows * (count - rows)) * numpy.sum(columns * (count - columns))
+    above = numpy.sum(counts.diagonal() * count - rows * columns)
+    return float(above / math.sqrt(below)) if below else float("nan")
 
 
 class _Difference(EvalMetric):
@@ -423,8 +513,10 @@ def create(metric: Any, *args: Any, **given: Any) -> Any:
         return CompositeEvalMetric(metric)
     if isinstance(metric, str):
         if metric.lower() not in REGISTERED:
-            raise AssertionError(f"Cannot find metric {metric}. Known are: {', '.join(sorted(REGISTERED))}")
+            raise AssertionError(f"{metric} is not registered. Please register with metric.register first")
         return REGISTERED[metric.lower()](*args, **given)
+    if not callable(metric):
+        raise AssertionError("metric must be of string type")  # noqa: TRY004  # MXNet's
     return CustomMetric(metric, *args, **given)
 
 

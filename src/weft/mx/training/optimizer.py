@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from weft.errors import CheckpointError
@@ -37,11 +38,12 @@ class Optimizer:
         clip_gradient: float | None = None,
         learning_rate: float | None = None,
         lr_scheduler: Callable[[int], float] | None = None,
-        begin_num_update: int = 0,
-        param_dict: dict[int, Any] | None = None,
         sym: Any = None,
-        **_given: Any,
+        begin_num_update: int = 0,
+        multi_precision: bool = False,
+        param_dict: dict[int, Any] | None = None,
     ) -> None:
+        self.multi_precision = multi_precision
         self.rescale_grad, self.wd, self.clip_gradient = rescale_grad, wd, clip_gradient
         self.lr = 0.01 if learning_rate is None else learning_rate
         self.lr_scheduler = lr_scheduler
@@ -98,7 +100,10 @@ class Optimizer:
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate."""
         if self.lr_scheduler is not None:
-            raise UserWarning("LRScheduler of the optimizer has already been defined.")
+            raise UserWarning(
+                "LRScheduler of the optimizer has already been defined. Note that set_learning_rate can mutate the "
+                "value of the learning rate of the optimizer only when the LRScheduler of the optimizer is undefined."
+            )
         self.lr = lr
 
     def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
@@ -116,12 +121,24 @@ class Optimizer:
         raise NotImplementedError
 
     def create_state_multi_precision(self, index: int, weight: NDArray) -> Any:
-        """What is kept for a weight between updates, whatever its type."""
-        return self.create_state(index, weight)
+        """What is kept for a weight between updates: with `multi_precision` first a float32 copy of a float16 one."""
+        if not self._keeps_copy(weight):
+            return self.create_state(index, weight)
+        copy = weight.astype("float32")
+        state = self.create_state(index, copy)
+        return (copy, *(state if isinstance(state, (tuple, list)) else () if state is None else (state,)))
+
+    def _keeps_copy(self, weight: NDArray) -> bool:
+        return self.multi_precision and weight.dtype is np.float16
 
     def update_multi_precision(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Change one weight, whatever its type."""
-        self.update(index, weight, grad, state)
+        """Change one weight, by way of its float32 copy if it has one."""
+        if not self._keeps_copy(weight):
+            self.update(index, weight, grad, state)
+            return
+        copy, *kept = state
+        self.update(index, copy, grad.astype("float32"), tuple(kept) if len(kept) > 1 else kept[0] if kept else None)
+        weight[:] = copy.astype(weight.dtype)
 
 
 def _apply(name: str, weight: NDArray, arrays: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -138,12 +155,15 @@ class _ByOperator(Optimizer):
     rate = 0.01
     rate_first = True  # whether the rate is the first argument by place
     options: ClassVar[dict[str, Any]] = {}
+    idle: ClassVar[tuple[str, ...]] = ()  # options that change nothing, without sparse gradients
     operator = ""
     kept = 0
 
     def __init__(self, *places: Any, **given: Any) -> None:
         order = [*(["learning_rate"] if self.rate_first else []), *self.options]
         given = {"learning_rate": self.rate, **self.options, **dict(zip(order, places, strict=False)), **given}
+        for name in self.idle:
+            given.pop(name, None)
         own = {name: given.pop(name) for name in self.options}
         super().__init__(**given)
         self.__dict__.update(own)
@@ -170,6 +190,7 @@ class SGD(_ByOperator):
     """Go down the gradient, with momentum if there is one."""
 
     options: ClassVar[dict[str, Any]] = {"momentum": 0.0}
+    idle = ("lazy_update",)
     operators = "sgd_update", "sgd_mom_update"  # without momentum, and with it
     rate_first = False
     momentum: float
@@ -180,6 +201,9 @@ class SGD(_ByOperator):
 
     def _options(self, index: int) -> dict[str, Any]:
         return super()._options(index) if self.momentum else {}
+
+
+REGISTERED["ccsgd"] = SGD  # its name in old scripts
 
 
 @register
@@ -204,6 +228,7 @@ class Adam(_ByOperator):
 
     rate = 0.001
     options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    idle = ("lazy_update",)
     operator, kept = "adam_update", 2
     beta1: float
     beta2: float
@@ -263,7 +288,6 @@ class Ftrl(_ByOperator):
 class FTML(_ByOperator):
     """Follow the moving leader."""
 
-    rate = 0.0025
     operator, kept = "ftml_update", 3
     options: ClassVar[dict[str, Any]] = {"beta1": 0.6, "beta2": 0.999, "epsilon": 1e-8}
     rate_first = False
@@ -463,8 +487,8 @@ class Updater:
     def __call__(self, index: Any, grad: NDArray, weight: NDArray) -> None:
         """Change a weight."""
         if index not in self.states:
-            self.states[index] = self.optimizer.create_state(index, weight)
-        self.optimizer.update(index, weight, grad, self.states[index])
+            self.states[index] = self.optimizer.create_state_multi_precision(index, weight)
+        self.optimizer.update_multi_precision(index, weight, grad, self.states[index])
 
     def get_states(self, dump_optimizer: bool = False) -> bytes:
         """What is kept, as the content of an array file: no code is run when it is read."""

@@ -32,7 +32,9 @@ def save_checkpoint(
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")
     named = {f"arg:{name}": array for name, array in arg_params.items()}
-    save(f"{prefix}-{epoch:04d}.params", named | {f"aux:{name}": array for name, array in aux_params.items()})
+    file = f"{prefix}-{epoch:04d}.params"
+    save(file, named | {f"aux:{name}": array for name, array in aux_params.items()})
+    logging.info('Saved checkpoint to "%s"', file)  # noqa: LOG015  # where programs of MXNet look for it
 
 
 def load_params(prefix: str, epoch: int) -> tuple[Arrays, Arrays]:
@@ -76,14 +78,16 @@ class Speedometer:
         if param.nbatch % self.frequent:
             return
         speed = self.frequent * self.batch_size / max(time.time() - self._began, 1e-9)
+        place = f"Iter[{param.epoch}] Batch [{param.nbatch}]"
         shown = ""
         if param.eval_metric is not None:
+            begin = param.nbatch - self.frequent if self.auto_reset else 0
+            place = f"Epoch[{param.epoch}] Batch [{begin}-{param.nbatch}]"
             shown = "".join(f"\t{name}={value:f}" for name, value in param.eval_metric.get_name_value())
             if self.auto_reset:
-                param.eval_metric.reset()
-        logging.info(  # noqa: LOG015  # where programs of MXNet look for it
-            "Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec%s", param.epoch, param.nbatch, speed, shown
-        )
+                param.eval_metric.reset_local()
+        # Where programs of MXNet look for it.
+        logging.info("%s\tSpeed: %.2f samples/sec%s", place, speed, shown)  # noqa: LOG015
         self._began = time.time()
 
 

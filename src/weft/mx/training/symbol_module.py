@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,11 @@ class SymbolModule(BaseModule):
         self.label_names = [name for name in label_names or () if name in arguments]
         for name in self.data_names:
             if name not in arguments:
+                parameters = ("_weight", "_bias", "_gamma", "_beta")
+                candidates = "\n\t".join(each for each in arguments if not each.endswith(parameters))
                 raise ValueError(
-                    f"You created Module with data names {self.data_names} but input with name '{name}' "
-                    f"is not found in symbol.list_arguments()"
+                    f"You created Module with Module(..., data_names={self.data_names}) but input with name '{name}' "
+                    f"is not found in symbol.list_arguments(). Did you mean one of:\n\t{candidates}"
                 )
         inputs = {*self.data_names, *self.label_names}
         self._param_names = [name for name in arguments if name not in inputs]
@@ -78,7 +81,23 @@ class SymbolModule(BaseModule):
         """Write the symbol and the parameters, perhaps what the optimizer keeps too."""
         save_checkpoint(prefix, epoch, self.symbol, *self.get_params())
         if save_optimizer_states:
-            Path(f"{prefix}-{epoch:04d}.states").write_bytes(self._updater.get_states())
+            self.save_optimizer_states(f"{prefix}-{epoch:04d}.states")
+
+    def save_optimizer_states(self, fname: str) -> None:
+        """Write what the optimizer keeps."""
+        if not self.optimizer_initialized:
+            raise AssertionError("call init_optimizer before this")
+        Path(fname).write_bytes(self._updater.get_states())
+        logging.info('Saved optimizer state to "%s"', fname)  # noqa: LOG015  # where programs of MXNet look for it
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read what an optimizer kept."""
+        if not self.optimizer_initialized:
+            raise AssertionError("call init_optimizer before this")
+        self._updater.set_states(Path(fname).read_bytes())
+
+    def prepare(self, data_batch: Any, sparse_row_id_fn: Any = None) -> None:
+        """Nothing is to be done before a batch: parameters are whole."""
 
     # Sizes.
 
@@ -105,12 +124,20 @@ class SymbolModule(BaseModule):
         elif self.params_initialized:
             self._give(*self._params, allow_extra=True)
 
+    def reshape(self, data_shapes: Any, label_shapes: Any = None) -> None:
+        """Go over to inputs of other sizes; parameters stay."""
+        if not self.binded:
+            raise AssertionError("call bind before reshape")
+        self.data_shapes, self.label_shapes = _described(data_shapes), _described(label_shapes)
+        self._bind()
+
     def _bind(self) -> None:
         learns = self.for_training and self._grad_req != "null"
         requests = {name: "null" if name in self._fixed or not learns else self._grad_req for name in self._param_names}
         if self._inputs_need_grad:
             requests |= dict.fromkeys(self.data_names, self._grad_req)
         labels = [each for each in self.label_shapes if each.name in self.label_names]
+        self._check_sizes()
         shapes = {each.name: each.shape for each in (*self.data_shapes, *labels)}
         types = {each.name: each.dtype for each in (*self.data_shapes, *labels)}
         before = self._executor
@@ -123,6 +150,19 @@ class SymbolModule(BaseModule):
                 for name, array in theirs.items():
                     if name in ours and ours[name].shape == array.shape and name not in shapes:
                         ours[name] = array
+
+    def _check_sizes(self) -> None:
+        """Refuse data and labels of different numbers of examples."""
+        count: int | None = None
+        for each in (*self.data_shapes, *self.label_shapes):
+            axis = each.get_batch_axis(each.layout)
+            size = each.shape[axis] if 0 <= axis < len(each.shape) else None
+            count = size if count is None else count
+            if size not in (None, count):
+                raise AssertionError(
+                    f"all data must have the same batch size: batch_size = {count}, but {each.name} has shape "
+                    f"{each.shape}"
+                )
 
     def _share(self, other: SymbolModule) -> None:
         """Have the arrays of parameters of another module, and its optimizer."""
@@ -166,7 +206,9 @@ class SymbolModule(BaseModule):
     ) -> None:
         """Fill the parameters: from arrays where they are given, else by the initializer."""
         if self.params_initialized and not force_init:
-            self.logger.warning("Parameters already initialized and force_init=False. init_params call ignored.")
+            warnings.warn(
+                "Parameters already initialized and force_init=False. init_params call ignored.", stacklevel=2
+            )
             return
         if not self.binded:
             raise AssertionError("call bind before initializing the parameters")
@@ -207,13 +249,13 @@ class SymbolModule(BaseModule):
             self.data_shapes = [
                 DataDesc(old.name, x.shape, old.dtype) for old, x in zip(self.data_shapes, data, strict=True)
             ]
-            labels = data_batch.label or ()
+            labels = getattr(data_batch, "label", None) or ()
             self.label_shapes = [
                 DataDesc(old.name, x.shape, old.dtype) for old, x in zip(self.label_shapes, labels, strict=False)
             ]
             self._bind()
         given = dict(zip((each.name for each in self.data_shapes), data, strict=True))
-        if data_batch.label:
+        if getattr(data_batch, "label", None):  # programs make batches of their own, of data alone
             names = [each.name for each in self.label_shapes] or self.label_names
             given |= {name: x for name, x in zip(names, data_batch.label, strict=False) if name in self.label_names}
         self._bound.forward(self.for_training if is_train is None else is_train, **given)
