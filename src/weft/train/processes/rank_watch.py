@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import threading
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined] # public, but not said to be
@@ -15,7 +17,8 @@ from weft.train.processes.parent import parent_is_gone
 from weft.train.processes.user_line import line_of_thread
 
 PERIOD = 0.1  # seconds between two signs of life
-SILENCE = 1.2  # seconds without a sign of life after which a rank counts as gone
+SILENCE = 1.2  # seconds without a sign of life after which a rank counts as gone,
+BUSY_SILENCE = 60.0  # or where its process is seen to run: the machine may be busy, or long work holds the interpreter
 FAILURE = "failure"
 NOBODY = -1  # the rank of a failure that no rank has caused
 
@@ -40,6 +43,7 @@ class Sign:
     doing: str = "starting"
     line: str | None = None
     process: int = 0
+    machine: str = ""
 
 
 class RankWatch:
@@ -50,7 +54,7 @@ class RankWatch:
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
-        self.sign = Sign(process=os.getpid())
+        self.sign = Sign(process=os.getpid(), machine=this_machine())
         self.failure: RankFailure | None = None
         self._store = store
         self._main = threading.main_thread().ident or 0
@@ -144,8 +148,30 @@ class RankWatch:
             before, since = self._seen[other]
             if sign.beat != before.beat:
                 self._seen[other] = (sign, now)
-            elif now - since > SILENCE and self.failure is None:
+            elif self.failure is None and is_gone(sign, now - since):
                 self.failure = publish(self._store, silent(other, sign))
+
+
+def is_gone(sign: Sign, silence: float) -> bool:
+    """Whether the process of a rank that has been silent for so many seconds counts as gone."""
+    return silence > SILENCE and (silence > BUSY_SILENCE or sign.doing == "ended" or not is_seen_running(sign))
+
+
+def is_seen_running(sign: Sign) -> bool:
+    """Whether a rank's process can be seen from here, and is neither stopped nor ended."""
+    if sign.machine != this_machine():
+        return False
+    try:
+        after_name = Path(f"/proc/{sign.process}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
+    return after_name.split()[0] not in "TtZXx"
+
+
+def this_machine() -> str:
+    """Name what has one table of processes: a machine, or a container on it."""
+    table = Path("/proc/self/ns/pid")
+    return f"{platform.node()} {table.readlink() if table.exists() else ''}".strip()
 
 
 def silent(rank: int, sign: Sign) -> RankFailure:
