@@ -106,3 +106,35 @@ def test_a_tensor_that_is_changed_before_its_backward_is_told() -> None:
         given.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             found.sum().backward()
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_the_last_word_of_each_text_has_a_gradient_where_it_is() -> None:
+    """Elements of rows are added to zeros that are one dimension of both sizes."""
+
+    def code(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[torch.arange(x.shape[0]), lengths - 1]
+
+    hybrid = weft.hybridize(code)
+    for batch, length in ((5, 9), (7, 12), (3, 15), (9, 24), (16, 2)):
+        x, lengths = torch.randn(batch, length, 4, requires_grad=True), torch.randint(1, length + 1, (batch,))
+        ours, theirs = (torch.autograd.grad(one(x, lengths).square().sum(), x)[0] for one in (hybrid, code))
+        torch.testing.assert_close(ours, theirs)
+    assert list(hybrid.varying)
+
+
+@pytest.mark.usefixtures("poisoned", "by_library")
+def test_slices_that_are_whole_at_the_largest_sizes_are_none_at_others() -> None:
+    def code(x: torch.Tensor) -> torch.Tensor:
+        return x[:, : x.shape[1] // 4 * 4] * 2
+
+    hybrid, given = weft.hybridize(code), weft.hybridize(lambda x: x[:, : x.shape[1] // 4 * 4] + 0 * x.sum())
+    part = weft.hybridize(lambda x: (x * 2).narrow(1, 0, x.shape[1] // 4 * 4))
+    for length in (16, 9, 13, 8, 14, 5):
+        x = torch.randn(3, length)
+        torch.testing.assert_close(hybrid(x), code(x))
+        torch.testing.assert_close(given(x), x[:, : length // 4 * 4] + 0 * x.sum())
+        found, right = part(x), (x * 2).narrow(1, 0, length // 4 * 4)
+        assert torch.equal(found, right)
+        assert found.stride() == right.stride()
+    assert list(hybrid.varying)

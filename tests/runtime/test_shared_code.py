@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft.codegen.llvm.module import Module
-from weft.compile.ahead import compile_ahead
+from weft.compile.ahead import begin_process
 from weft.devices import cores
 from weft.errors import InternalError
 from weft.runtime import shared_code
@@ -88,7 +88,7 @@ def test_the_libraries_of_every_program_are_compiled_ahead(ahead: Ahead, monkeyp
     found: list[str] = []
     monkeypatch.setattr(shared_code, "shared_library", lambda text: found.append(text.__name__))
     with cores(2):
-        compile_ahead()
+        begin_process()
     ahead.finish()
     assert found[-2:] == ["worker_module", "python_calls"]
 

@@ -31,7 +31,7 @@ from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.api.refused_calls import RefusedCalls
 from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms, zeros_of
-from weft.compile.ahead import compile_ahead
+from weft.compile.ahead import begin_process
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
@@ -92,6 +92,7 @@ class Hybrid:
 
     sizes_vary = True  # a program may run for a range of sizes
     decides = True  # values may decide between paths
+    expects = True  # where values decide, programs for a range of sizes may rely on one outcome, and check it
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
     draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
@@ -299,7 +300,7 @@ class Hybrid:
             call = self.flat_call(arguments, keywords)
             declared = marked(call.leaves, self._sizes_of(call))
             varying = self._find_varying(self._key_of(call), call, declared) if declared.free else None
-            if varying is not None:
+            if varying is not None and not varying.guarded.program.expects:
                 found, ranges = varying.guarded, {spot: (size.least, size.most) for spot, size in declared.free.items()}
                 numbers = frozenset(place for place in varying.varying if type(call.leaves[place]) is int)
             else:
@@ -432,9 +433,9 @@ class Hybrid:
             with self.rare.running(key, imperatively=False, before=before), found.running(call.leaves, before):
                 if by_python:
                     return self.function(*call.arguments, **call.keywords)
-                inputs = guarded.inputs(call.leaves)
-                result = guarded.run(inputs, call.arguments, call.keywords, call.containers)
+                result = guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords, call.containers)
         except RefusedError:
+            self.varying.note_left(key, found)
             return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
         if found.calls.is_complete and (self.check is None or not self.check.left):
             self._known_calls.add(guarded, call.arguments, call.keywords, found.calls)
@@ -462,10 +463,11 @@ class Hybrid:
         if self._keep_whole(call, state):
             raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
         request = replace(self._request(self.flat_call(arguments, keywords), state), alone=self.options.refuses())
+        now = self._request(call, state) if self.expects and self.options.decides() else None
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.set_grad_enabled(request.around.grad), told[0], told[1], told[2]:
             try:
-                traced = trace_varying(request, asked)
+                traced = trace_varying(request, asked, now)
             except (WeftError, MemoryError):
                 raise
             except Exception as error:
@@ -524,7 +526,6 @@ class Hybrid:
 
     def _traced_with(self, call: FlatCall, *, runs: bool, whole: bool, sizes: bool) -> Guarded[Program]:
         underway(f"tracing {self.name}")
-        compile_ahead()
         roots = self._roots(call)
         state = self._state(*roots)
         if self._keep_whole(call, state):
@@ -579,6 +580,7 @@ class Hybrid:
 
     def _state(self, *roots: Any) -> PythonState:
         """Where the tensors live that the function may reach."""
+        begin_process()
         return find_state(*roots)
 
     def _raise_as_eager(self, error: Exception, call: FlatCall) -> NoReturn:

@@ -40,6 +40,7 @@ class SizedCalls:
         self._only = self._places[0] if len(self._places) == 1 else None
         self._leaves = tuple(guarded.arguments[place] for place in self._places)
         self._accounts: dict[Look, Account] = {}
+        self.count = 0  # of calls that it has run
 
     def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
         """Run the program on its inputs; MISSED where their sizes are not known, or come so often that it counts."""
@@ -55,12 +56,14 @@ class SizedCalls:
         if account.steady is not None and account.calls < CALLS_TO_A_TIMED_ONE:
             result = account.steady(inputs)
             if result is not None:
+                self.count += 1
                 return result
         begin = perf_counter()
         try:
             result = self._program.run(inputs, containers)
         except RefusedError:
             return MISSED
+        self.count += 1
         account.seconds += account.calls * (perf_counter() - begin)
         account.calls = 0
         if account.steady is None:

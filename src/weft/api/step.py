@@ -69,7 +69,7 @@ from weft.trace.interception.refusals import (
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.given_objects import FlatCall
 from weft.trace.python_state.locations import Slot
-from weft.trace.python_state.reachable import PythonState, find_state
+from weft.trace.python_state.reachable import PythonState
 from weft.trace.signature import Key
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
@@ -105,6 +105,7 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
+    expects = False  # a program writes parameters while it runs: it cannot be left
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
@@ -546,7 +547,7 @@ class Step(Hybrid):
     def _state(self, *roots: Any) -> PythonState:
         """What module and loss reach, and what the optimizer keeps."""
         current = self._round
-        state = find_state(*roots, self.task.loss)
+        state = super()._state(*roots, self.task.loss)
         if current is None:
             return state  # before the first call
         current.spent[:] = [tensor for place in state.slots.values() if is_spent(tensor := place.get())]

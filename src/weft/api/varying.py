@@ -42,6 +42,7 @@ LEAST_AHEAD = 256
 LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
 LARGEST = 2**62  # where no largest size is promised
 MOST_HALVINGS = 4  # of what a program computes, of calls whose pace is one of their own
+MOST_LEFT = 8  # calls that a program did not end, from which on they may be too many
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
@@ -79,6 +80,7 @@ class VaryingProgram:
     names: Mapping[SizeSpot, str]  # of sizes that users have named
     cost: float  # seconds that it took to be made
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
+    left: int = 0  # calls that it did not end, as values decided otherwise
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _shares: dict[tuple[int, ...], float] = field(default_factory=dict)
     _paces: dict[int, Pace] = field(default_factory=dict)
@@ -159,6 +161,7 @@ class VaryingProgram:
         """Note what a call, and others before it, take beyond what its sizes need: all of it where Python runs it."""
         begin = perf_counter() - seconds
         yield
+        self.calls.count += 1
         enough = self._enough(leaves)
         share = 1.0 if self.is_too_large(leaves) else 1 - self._share(enough)
         if share > 0:
@@ -390,6 +393,16 @@ class VaryingPrograms:
     def give_up(self, key: Key) -> None:
         """Make no more programs for calls of this kind, whatever their sizes."""
         self._kinds[without_numbers(key)].is_refused = True
+
+    def note_left(self, key: Key, program: VaryingProgram) -> None:
+        """Note a call that a program was left at; forget one that most calls leave, as values decide otherwise."""
+        program.left += 1
+        if program.left < max(MOST_LEFT, program.calls.count) or not program.guarded.program.expects:
+            return
+        kind = self._kinds[without_numbers(key)]
+        kind.programs = tuple(one for one in kind.programs if one is not program)
+        self._known.clear()
+        self._refuse(kind, "values decide, now in one way, now in another")
 
     def _refuse(self, kind: _Kind, reason: str) -> None:
         if len(kind.seen) == 1:

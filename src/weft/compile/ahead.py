@@ -20,11 +20,16 @@ from weft.runtime.built_in import python_calls
 from weft.runtime.executable import Begun
 from weft.runtime.machine import get_memory, is_measured
 from weft.runtime.shared_code import ahead
+from weft.runtime.watch import notice_aliases
 from weft.target import Target, host_target
 
 
-def compile_ahead() -> None:
-    """Begin to compile what every program needs, where that is not begun and another core can do it."""
+def begin_process() -> None:
+    """Make a process ready for programs, once: before it is noted which names PyTorch's classes have.
+
+    What every program needs begins to be compiled where another core can do it.
+    """
+    notice_aliases()
     if config().codegen == "native" and cpu_count() > 1:
         ahead.begin(_texts)
 

@@ -217,6 +217,10 @@ class Extent(int):
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def __bool__(self) -> bool:
+        """Whether it is not zero: what is zero today need not be at other sizes."""
+        return True if today(self) else bool(self._fixed())
+
     def __str__(self) -> str:
         return str(self.expression)
 

@@ -410,8 +410,10 @@ def _scatter(bounder: Bounder, value: Value) -> Found:
     for place in every:
         if place != along:
             _check_prefixes(bounder.within[base][place], bounder.within[index][place])
+    # What was the same everywhere no longer is: a row of x * y elements of it is no table of x rows.
+    within = tuple(bounder.mixed(base, place) for place in every)
     if not some_vary:
-        return bounder.again(value), bounder.within[base]
+        return bounder.again(value), within
     for pair in zip(bounder.within[source], bounder.within[index], strict=True):
         _check_prefixes(*pair)
     dtype = source.type.dtype
@@ -419,7 +421,7 @@ def _scatter(bounder: Bounder, value: Value) -> Found:
     # There may be more of the source than there are places; places beyond are 0, and what goes there changes nothing.
     kept = bounder.masked(source, every, filling if dtype.is_floating_point else int(filling), like=index)
     places = bounder.masked(index, every, 0)
-    return bounder.again(value, bounder.now[base], places, kept), bounder.within[base]
+    return bounder.again(value, bounder.now[base], places, kept), within
 
 
 def _spatial(kind: Type) -> range:

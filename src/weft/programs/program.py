@@ -38,6 +38,7 @@ from weft.runtime.lane_choice import LaneChoice
 from weft.runtime.path_graph import OtherOutcome, PathGraph, RaisedInHandling
 from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
+from weft.trace.expected import expects_answers
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
@@ -228,6 +229,11 @@ class Program:
             forward: CompiledGraph | PathGraph = self._execute.forward_graph
             return forward
         return self._execute.compiled if isinstance(self._execute, VaryingExecutable) else self._execute
+
+    @property
+    def expects(self) -> bool:
+        """Whether it may be left where values decide: who runs it has another way."""
+        return expects_answers(self.graph)
 
     def _named(self) -> Graph:
         """The graph with the names that the user knows, where the call is known."""

@@ -21,6 +21,7 @@ from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
 from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
 from weft.runtime.new_tensors import NewTensors, OutputType
+from weft.trace.expected import OtherAnswerError
 
 ONE = Polynomial.constant(1)
 MOST_SIZES = 1024  # of which it is remembered how answers lie
@@ -385,7 +386,7 @@ class VaryingExecutable:
             given, memories = self._in_largest_form(inputs, call)
             try:
                 outputs = self.compiled(given)
-            except UnforeseenSizesError as error:
+            except (UnforeseenSizesError, OtherAnswerError) as error:
                 raise RefusedError from error
             for place, source in self._writes:
                 if outputs[place] is not given[source]:

@@ -104,7 +104,7 @@ _retired: deque[tuple[int, Watcher]] = deque()
 
 def watch(tensor: torch.Tensor, watcher: Watcher) -> None:
     """Tell a watcher from now on about aliases of a tensor's memory; for one thread at a time."""
-    _install()
+    notice_aliases()
     while _retired:
         memory, former = _retired.popleft()
         left = tuple(other for other in _watchers.get(memory, ()) if other is not former)
@@ -143,8 +143,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 _is_installed = False
 
 
-def _install() -> None:
-    """Wrap the ways to aliases, once."""
+def notice_aliases() -> None:
+    """Wrap the ways to aliases, once: before code is traced that may ask which names PyTorch's classes have."""
     global _is_installed  # noqa: PLW0603  # torch's classes are changed once in a process
     if _is_installed:
         return

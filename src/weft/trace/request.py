@@ -54,3 +54,4 @@ class Request:
     finds_sizes: bool = False  # sizes that operators find out are symbols, where numbers that are read flow on
     rooms: Mapping[int, int] = field(default_factory=dict)  # of these, by number: how large they may become
     decided: Sequence[Decision] | None = None  # by another trace of the same call
+    expected: Sequence[Decision] | None = None  # by a call of other sizes; what tensors say is checked in each run

@@ -18,6 +18,7 @@ from weft.ir.types import NOTHING, NumberType, contiguous
 from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.counted_index import CountedIndex, Spot
 from weft.trace.decisions import NumberRead
+from weft.trace.expected import ExpectedAnswers
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.interception.builtin_names import builtin_names
 from weft.trace.interception.capture import (
@@ -170,6 +171,7 @@ class Tracer:
         self.handles = False  # an operator that may raise is called where the code would raise something else
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
         self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
+        self.expected = ExpectedAnswers(self.recorder, request.expected, self.place) if request.expected else None
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -506,9 +508,10 @@ class Tracer:
         if kind is not None and not (
             kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
         ):
-            if self._in_backward or self.reads is None or not self.reads.may_ask(function, arguments):
+            asked = self.reads or self.expected
+            if self._in_backward or asked is None or not asked.may_ask(function, arguments):
                 refuse(kind, user_place())
-            return self.reads.ask, (function, *arguments), keywords
+            return asked.ask, (function, *arguments), keywords
         self.handles = self.handles or raises_otherwise(function, arguments)
         arguments, keywords = with_lengths_in_tensors(function, arguments, keywords)
         arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
@@ -620,8 +623,9 @@ class Tracer:
             if all(known is not None for known in elements):
                 return operator(*elements)
         found = find_answer()
-        if found is None and self.reads is not None and not self._in_backward:
-            return self.reads.ask_by_operator(operator, values)
+        asked = self.reads or self.expected
+        if found is None and asked is not None and not self._in_backward:
+            return asked.ask_by_operator(operator, values)
         if found is None:
             refuse(VALUE_OPERATORS[name_of(operator)], self.place(), detail=str(operator))
         answer, frame = found

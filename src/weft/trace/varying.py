@@ -9,10 +9,13 @@ from functools import partial
 from typing import Any
 
 from weft.errors import UnsupportedError
+from weft.ir.at_sizes import dense_order
 from weft.ir.calls import flat_results
+from weft.ir.extents import is_same_size, today
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
+from weft.trace.interception.refusals import is_refusal
 from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.request import Request
@@ -22,18 +25,30 @@ from weft.trace.traced import Gradient, Traced, leave_the_same, traced_once, tra
 SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
 MORE_THAN_NUMBERS = "the code takes them for more than numbers"
 WRITTEN = (bool, int, float, complex)  # kinds of numbers that stand in a program
-WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
+ALIAS = "aten.alias.default"  # what PyTorch makes of slices of all there is, where sizes are numbers
+WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default", ALIAS)
 
 
-def trace_varying(request: Request, asked: AskedSizes) -> Traced:
+def trace_varying(request: Request, asked: AskedSizes, now: Request | None = None) -> Traced:
     """Trace code whose arguments have the largest sizes that some dimensions are to have, for all smaller ones too.
+
+    Where values decide, they do so as in the call at hand, `now`, if that is given; the program checks it.
 
     PyTorch's rules say how sizes depend on one another, and its kernels how results of the largest ones lie in memory.
     Where `fixed_sizes` says that some of them are always the same number, nothing else of the result counts.
     """
 
     def both() -> tuple[Traced, Traced]:
-        plain = traced_with_numbers(request)
+        nonlocal request
+        try:
+            plain = traced_with_numbers(request)
+        except UnsupportedError as error:
+            if now is None or not is_refusal(error, "branch"):
+                raise
+            walked = now.walk(*now.state.roots)
+            told = traced_once(replace(now, decides=True, numbers=frozenset(), state=walked)).decisions
+            request = replace(request, expected=told, state=request.walk(*request.state.roots))
+            plain = traced_with_numbers(request)
         numbers = request.numbers - plain.fixed
         state = request.walk(*request.state.roots)
         return plain, traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
@@ -48,6 +63,8 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
     name = request.name
     if not _only_computes(found):
         raise UnsupportedError(f"the sizes of {name} do not vary", why="it does more than to compute new tensors")
+    if request.expected and (found.graph.writes or found.flags.inputs):
+        raise UnsupportedError(f"the sizes of {name} do not vary", why="values decide, and it writes into arguments")
     if not leave_the_same(found, plain):
         raise UnsupportedError(f"the sizes of {name} do not vary", why=MORE_THAN_NUMBERS)
     try:
@@ -59,6 +76,10 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
 
 def _laid_out(found: Traced, plain: Traced) -> Traced:
     """A program with symbols whose tensors lie in memory as those of one without do."""
+    pairs = zip(found.graph.results, plain.graph.results, strict=False)  # others are told apart below
+    if any(has_gaps_elsewhere(one.value.type, other.value.type) for one, other in pairs):
+        why = "a result has gaps in memory, but not at the largest sizes"
+        raise UnsupportedError(f"the sizes of {found.graph.name} do not vary", why=why)
     layout = _SameLayout()
     if found.gradient is None or plain.gradient is None:
         if found.gradient is not plain.gradient:
@@ -197,7 +218,7 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
 
     Arithmetic on sizes, and slices of all there is, are in the one alone.
     """
-    others = iter((*plain, None))
+    others = iter((*(value for value in plain if operator_of(value) != ALIAS), None))
     other, found = next(others), {}
     for value in varying:
         if value.op == "number":
@@ -241,6 +262,24 @@ def are_alike(one: Type, other: Type) -> bool:
 def is_whole(value: Value) -> bool:
     """Whether a value is a slice of all there is, or the gradient of one."""
     return operator_of(value) in WHOLE_SLICES and value.type == value.operands[0].type
+
+
+def has_gaps_elsewhere(kind: Type, plain: Type) -> bool:
+    """Whether a tensor that has no gaps in memory has some where its sizes are others, as part of a larger one.
+
+    Strides of symbols count where they are those of the other type: else PyTorch's kernels have said how it lies.
+    """
+    if not (isinstance(kind, TensorType) and isinstance(plain, TensorType)):
+        return False
+    order, step = dense_order(plain), 1
+    if tuple(map(today, kind.strides)) != plain.strides:
+        return False
+    for place in reversed(order):
+        size, stride = kind.shape[place], kind.strides[place]
+        if today(size) != 1 and not is_same_size(stride, step):
+            return True
+        step = step * size
+    return False
 
 
 def with_strides(kind: Type, plain: Type) -> Type:

@@ -326,6 +326,11 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
     return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
 
 
+def is_refusal(error: UnsupportedError, kind: str) -> bool:
+    """Whether an error is that of a row of the table."""
+    return error.fact == REFUSALS[kind][0]
+
+
 def refuse(kind: str, place: Place | None, detail: str = "") -> NoReturn:
     """Raise the error for a row of the table; code that is traced cannot catch it for good (see `uncaught`)."""
     error = refusal(kind, place, detail)

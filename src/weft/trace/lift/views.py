@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 
+from weft.ir.extents import Extent
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression, Term, positions, table
 from weft.trace.lift.writes import diagonal_places, region, slice_range
@@ -139,6 +140,7 @@ def padded(arguments: Arguments) -> Expression:
     """A number around the elements; a negative count takes elements away."""
     x = arguments.tensor("self")
     counts = arguments.literal("pad")
+    arguments.require(not any(isinstance(count, Extent) for count in counts), "pads by a size that varies")
     low, high = [0] * x.rank, [0] * x.rank
     for index in range(len(counts) // 2):
         low[x.rank - 1 - index], high[x.rank - 1 - index] = counts[2 * index : 2 * index + 2]

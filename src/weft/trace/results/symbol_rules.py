@@ -173,11 +173,99 @@ def _batch_norm(interception: Interception, arguments: tuple[Any, ...], keywords
     values, *parameters, training, _momentum, _epsilon = arguments
     if keywords or values.dim() < 2 or values.dtype is not torch.float32 or not _in_rows(values):
         return None
-    channels = values.shape[1:2]
-    if not all(_in_rows(one) and one.dtype is torch.float32 and _are_same(one.shape, channels) for one in parameters):
+    channels, given = values.shape[1:2], [one for one in parameters if one is not None]
+    if not all(_in_rows(one) and one.dtype is torch.float32 and _are_same(one.shape, channels) for one in given):
         return None
     statistics = channels if training else (0,)
     return tuple(_rows(interception, sizes, torch.float32) for sizes in (values.shape, statistics, statistics))
+
+
+def _layer_norm_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    gradient, values, sizes, *statistics, weight, bias, wanted = arguments
+    tensors = [gradient, values, *statistics, *(one for one in (weight, bias) if one is not None)]
+    if keywords or not all(_in_rows(one) and one.dtype is torch.float32 for one in tensors):
+        return None
+    if not _are_same(gradient.shape, values.shape) or not _are_same(values.shape[-len(sizes) :], sizes):
+        return None
+    return _wanted(interception, (values.shape, sizes, sizes), (values, weight, bias), wanted)
+
+
+def _wanted(
+    interception: Interception, shapes: Sequence[Sizes], owners: Sequence[Any], wanted: Sequence[bool]
+) -> tuple[Any, ...] | None:
+    """The gradients of a layer's input and parameters that are asked for, where these are there."""
+    if any(one and owner is None for one, owner in zip(wanted, owners, strict=True)):
+        return None
+    return tuple(
+        _rows(interception, sizes, torch.float32) if one else None for sizes, one in zip(shapes, wanted, strict=True)
+    )
+
+
+def _group_norm(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    values, *parameters, batch, channels, _, groups, _epsilon = arguments
+    if keywords or not _is_group_norm(values, parameters, channels):
+        return None
+    shapes = (values.shape, (batch, groups), (batch, groups))
+    return tuple(_rows(interception, shape, torch.float32) for shape in shapes)
+
+
+def _group_norm_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    gradient, values, *statistics, weight, _, channels, _, _, wanted = arguments
+    if keywords or not _is_group_norm(values, [weight], channels) or not _are_same(gradient.shape, values.shape):
+        return None
+    if not all(_in_rows(one) and one.dtype is torch.float32 for one in (gradient, *statistics)):
+        return None
+    return _wanted(interception, (values.shape, [channels], [channels]), (values, weight, weight), wanted)
+
+
+def _is_group_norm(values: Any, parameters: Sequence[Any], channels: Any) -> bool:
+    """Whether a norm is one of a batch in rows, by parameters of its type."""
+    tensors = [values, *(one for one in parameters if one is not None)]
+    return all(_in_rows(one) and one.dtype is torch.float32 for one in tensors) and _are_same(
+        values.shape[1:2], [channels]
+    )
+
+
+def _batch_norm_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    gradient, values, *parameters, training, _epsilon, wanted = arguments
+    if keywords or not training or values.dim() < 2 or not _are_same(gradient.shape, values.shape):
+        return None
+    tensors = [gradient, values, *(one for one in parameters if one is not None)]
+    if not all(_in_rows(one) and one.dtype is torch.float32 for one in tensors):
+        return None
+    channels, weight = values.shape[1:2], parameters[0]
+    return _wanted(interception, (values.shape, channels, channels), (values, weight, weight), wanted)
+
+
+def _softmax_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    gradient, result, _, dtype = arguments
+    plain = not keywords and gradient.dtype is result.dtype is dtype and _is_float(result)
+    if not (plain and _in_rows(gradient) and _in_rows(result) and _are_same(gradient.shape, result.shape)):
+        return None
+    return _rows(interception, result.shape, dtype)
+
+
+def _embedding_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    gradient, places, count, *_ = arguments
+    if keywords or not _is_float(gradient) or not _is_plain(places):
+        return None
+    return _rows(interception, (count, gradient.shape[-1]), gradient.dtype)
+
+
+def _made_like(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """Of new memory that lies in rows as a tensor does."""
+    values = arguments[0]
+    usual = {"dtype": values.dtype, "device": CPU, "layout": torch.strided, "memory_format": torch.preserve_format}
+    asked = {name: value for name, value in keywords.items() if value not in (None, False)}
+    if not _in_rows(values) or any(name != "dtype" and usual.get(name) != value for name, value in asked.items()):
+        return None
+    return _rows(interception, values.shape, asked.get("dtype", values.dtype))
+
+
+def _like_the_first(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """Of an operator that moves elements, or leaves some out, of a tensor in rows."""
+    values = arguments[0]
+    return _rows(interception, values.shape, values.dtype) if not keywords and _in_rows(values) else None
 
 
 def _product(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
@@ -407,7 +495,9 @@ def _ends_in_rows(tensor: torch.Tensor) -> bool:
 SYMBOL_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **{f"aten.{name}.Tensor": _elementwise(of=ADDED) for name in ("add", "sub", "mul")},
+        **{f"aten.bitwise_{name}.Tensor": _elementwise(of=(torch.bool, torch.int64)) for name in ("and", "or")},
         "aten.div.Tensor": _elementwise(),
+        "aten.div.Scalar": _elementwise(),
         "aten.pow.Tensor_Scalar": _elementwise(),
         **{
             f"aten.{name}.default": _elementwise()
@@ -451,7 +541,7 @@ SYMBOL_RULES: Mapping[str, Rule] = MappingProxyType(
         },
         **{
             f"aten.{name}.default": _elementwise(of=(torch.bool,))
-            for name in ("logical_and", "logical_or", "logical_not")
+            for name in ("logical_and", "logical_or", "logical_not", "bitwise_not")
         },
         "aten.where.self": _where,
         "aten.masked_fill.Scalar": _filled,
@@ -462,16 +552,25 @@ SYMBOL_RULES: Mapping[str, Rule] = MappingProxyType(
         **{f"aten.{name}.default": _over(lambda dtype: dtype if dtype in ADDED else None) for name in ("amax", "amin")},
         "aten._softmax.default": _softmax,
         "aten._log_softmax.default": _softmax,
+        "aten._softmax_backward_data.default": _softmax_gradient,
+        "aten._log_softmax_backward_data.default": _softmax_gradient,
         "aten.native_layer_norm.default": _layer_norm,
+        "aten.native_layer_norm_backward.default": _layer_norm_gradient,
+        "aten.native_group_norm.default": _group_norm,
+        "aten.native_group_norm_backward.default": _group_norm_gradient,
         "aten.native_batch_norm.default": _batch_norm,
+        "aten.native_batch_norm_backward.default": _batch_norm_gradient,
         "aten.mm.default": _product,
         "aten.bmm.default": _product,
         "aten.addmm.default": _product_and_row,
         "aten.embedding.default": _embedding,
+        "aten.embedding_dense_backward.default": _embedding_gradient,
         "aten.cat.default": _joined,
         "aten.full.default": _made,
         "aten.zeros.default": _made,
         "aten.ones.default": _made,
+        **{f"aten.{name}_like.default": _made_like for name in ("zeros", "ones", "full", "empty")},
+        **{f"aten.{name}.default": _like_the_first for name in ("tril", "triu")},
         "aten.convolution.default": _convolution,
         "aten.convolution_backward.default": _convolution_gradients,
         **{

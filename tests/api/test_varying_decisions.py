@@ -1,0 +1,126 @@
+"""Where values decide and sizes vary, one program relies on what values have said, and checks it in each run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.api.test_varying_sizes import poisoned
+from torch import nn
+
+import weft
+from weft.api import hybrid as hybrids
+from weft.api.varying import MOST_LEFT
+from weft.compile import ahead
+from weft.config import overrides
+
+__all__ = ["poisoned"]
+SIZES = ((4, 16), (3, 9), (2, 2), (4, 15), (3, 16), (4, 12), (2, 13))
+
+
+@pytest.fixture(autouse=True)
+def values_decide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What users have who say nothing, but that programs run whatever their calls need of them."""
+    monkeypatch.setattr("weft.api.varying.VaryingProgram.is_too_large", lambda *_: False)
+    monkeypatch.setattr("weft.api.varying.VaryingProgram.is_worth_less", lambda *_: False)
+    with overrides(whole="off"):
+        yield
+
+
+class Masked(nn.Module):
+    """As transformers has it: a mask of nothing but what is there is left out."""
+
+    def __init__(self, drops: float = 0.0) -> None:
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(8, 8), nn.Dropout(drops)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Something of each row, or what is there summed up."""
+        found = self.dropout(self.layer(x))
+        if mask.all():
+            return found.relu()
+        return (found * mask[..., None]).cumsum(1)
+
+
+class Counting(Masked):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The same, which counts the rows that it has seen."""
+        self.seen += x.shape[0]
+        return super().forward(x, mask)
+
+
+def batch(count: int, length: int, *, whole: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    mask = torch.ones(count, length, dtype=torch.bool)
+    mask[0, -1] = whole
+    return torch.randn(count, length, 8, requires_grad=True), mask
+
+
+def compare(net: nn.Module, plain: nn.Module, given: tuple[torch.Tensor, torch.Tensor]) -> None:
+    ours, theirs = net(*given), plain(*given)
+    torch.testing.assert_close(ours, theirs)
+    gradients = [torch.autograd.grad(found.sum(), given[0])[0] for found in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+def pair(net: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return weft.hybridize(copy.deepcopy(net)), net
+
+
+@pytest.mark.usefixtures("poisoned", "by_library")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_program_for_many_sizes_decides_as_calls_have_decided(whole: bool) -> None:
+    net, plain = pair(Masked())
+    for sizes in (*SIZES, *SIZES):
+        compare(net, plain, batch(*sizes, whole=whole))
+    assert net.forward.traces == 2
+    assert [program.left for program in net.forward.varying] == [0]
+
+
+@pytest.mark.usefixtures("by_library")
+def test_calls_that_decide_otherwise_are_eager_s_and_programs_that_few_calls_end_are_dropped() -> None:
+    net, plain = pair(Masked())
+    for place, sizes in enumerate((*SIZES, *SIZES)):
+        compare(net, plain, batch(*sizes, whole=place % 4 != 3))
+    assert [program.left for program in net.forward.varying] == [2]  # the other is of the sizes of the first call
+    for _ in range(MOST_LEFT):
+        for sizes in SIZES:
+            compare(net, plain, batch(*sizes, whole=False))
+    assert not [*net.forward.varying]
+    assert "now in one way, now in another" in net.forward.varying.refusals[0]
+
+
+@pytest.mark.usefixtures("by_library")
+@pytest.mark.parametrize("net", [Counting(), Masked(drops=0.5)], ids=["writes", "draws"])
+def test_what_could_not_be_left_has_no_such_program(net: nn.Module) -> None:
+    net, plain = pair(net)
+    for place, sizes in enumerate(SIZES):
+        given = batch(*sizes, whole=place % 2 == 0)
+        torch.manual_seed(place)
+        ours = net(*given)
+        torch.manual_seed(place)
+        torch.testing.assert_close(ours, plain(*given))
+        assert torch.equal(net.seen, plain.seen)
+    assert not [*net.forward.varying]
+
+
+@pytest.mark.usefixtures("by_library")
+def test_a_program_to_keep_is_whole() -> None:
+    net, _ = pair(Masked())
+    for sizes in SIZES[:3]:
+        net(*batch(*sizes))
+    assert [*net.forward.varying]
+    with pytest.raises(weft.UnsupportedError, match="branches on the value"):
+        weft.program(net, *batch(4, 11))
+
+
+def test_ways_to_aliases_are_wrapped_before_code_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put into PyTorch's classes later is noticed: code may ask which names they have."""
+    order: list[str] = []
+    find, notice = hybrids.find_state, ahead.notice_aliases
+    monkeypatch.setattr(hybrids, "find_state", lambda *roots: order.append("find") or find(*roots))
+    monkeypatch.setattr(ahead, "notice_aliases", lambda: order.append("notice") or notice())
+    weft.hybridize(lambda x: x + 1)(torch.ones(2))
+    assert order[0] == "notice"
