@@ -76,6 +76,18 @@ class Segments(nn.Module):
         return self.out(torch.cat([first, self.up(F.relu(self.down(first)))], 1))
 
 
+class Pyramid(nn.Module):
+    """Each pixel beside the mean of its image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.mean, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1), nn.Conv2d(16, 3, 1)
+
+    def forward(self, x):
+        mean = F.interpolate(self.mean(x.mean((2, 3), keepdim=True)), size=x.shape[-2:], mode="bilinear")
+        return self.out(F.relu(torch.cat([self.near(x), mean], 1)))
+
+
 class Neighbours(nn.Module):
     def forward(self, x, edges):
         total = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
@@ -89,6 +101,7 @@ MODELS = {
     "decoder": (Decoder, lambda a, b: (torch.randint(0, 50, (a, b)),)),
     "factors": (Factors, lambda a, b: (torch.randint(0, 200, (a * b, 5)),)),
     "segments": (Segments, lambda a, b: (torch.randn(2, 3, 2 * b + 8, 2 * a + 8),)),
+    "pyramid": (Pyramid, lambda a, b: (torch.randn(2, 3, b + 8, 2 * a + 8),)),
     "neighbours": (Neighbours, lambda a, b: (torch.randn(a * b, 8), torch.randint(0, a * b, (2, a * b * 3)))),
 }
 

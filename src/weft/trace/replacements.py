@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from weft.ir.library import resolve
-from weft.trace.interception.capture import Operator, is_usual_stand_in
+from weft.trace.interception.capture import Operator, has_symbols, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
 from weft.trace.lift import recurrent_layer
 from weft.trace.quantized import dynamic_linear
@@ -141,7 +141,8 @@ def interpolated(*arguments: Any, **keywords: Any) -> Any:
     image, size, factor, mode, corners, again, smooth = call.arguments.values()
     rank = image.dim() - 2
     resampling = RESAMPLINGS.get((mode, rank, smooth))
-    if not _has_symbols(image) or resampling is None or again or (size is None) == (factor is None):
+    are_symbols = _has_symbols(image) or (size is not None and has_symbols(_for_each(size, rank)))
+    if not are_symbols or resampling is None or again or (size is None) == (factor is None):
         return torch.nn.functional.interpolate(*arguments, **keywords)
     aligned = () if mode.startswith("nearest") else (bool(corners),)
     if size is not None:
