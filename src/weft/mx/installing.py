@@ -10,7 +10,19 @@ from weft.errors import UsageError
 from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context, numpy_mode
-from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
+from weft.mx.gluon import (
+    block,
+    data,
+    estimator,
+    loss,
+    nn,
+    parameter,
+    rnn,
+    splitting,
+    trainer,
+    vision_data,
+    vision_models,
+)
 from weft.mx.symbols import executor, names, sym, symbol
 from weft.mx.training import (
     image,
@@ -53,6 +65,7 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon.contrib": gluon.contrib,
     "mxnet.gluon.contrib.cnn": gluon.contrib_cnn,
     "mxnet.gluon.contrib.data": data,
+    "mxnet.gluon.contrib.estimator": estimator,
     "mxnet.gluon.contrib.nn": nn,
     "mxnet.gluon.contrib.rnn": gluon.contrib_rnn,
     "mxnet.gluon.model_zoo": gluon.model_zoo,
