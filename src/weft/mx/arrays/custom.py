@@ -88,7 +88,12 @@ class _Call(Function):
     def forward(self, *inputs: NDArray) -> Any:
         """Compute the outputs."""
         outputs = [zeros(shape, inputs[0].context, dtype) for shape, dtype in self._kinds]
-        self._operator.forward(is_training(), ["write"] * len(outputs), list(inputs), outputs, self._states)
+        try:
+            self._operator.forward(is_training(), ["write"] * len(outputs), list(inputs), outputs, self._states)
+        except Exception as error:
+            if isinstance(error, MXNetError):
+                raise
+            raise MXNetError(f"Error in CustomOp.forward: {type(error).__name__}: {error}") from error
         self.save_for_backward(*inputs, *outputs)
         return outputs
 
@@ -155,8 +160,9 @@ def call_custom(*inputs: NDArray, op_type: str, name: str | None = None, **given
     inputs = tuple(custom_inputs(properties, inputs, given, NDArray))
     count = len(properties.list_arguments())
     data, states = inputs[:count], inputs[count:]
-    if len(data) != count:
-        raise MXNetError(f"custom operator {op_type} takes {count} inputs, not {len(data)}")
+    kept = len(properties.list_auxiliary_states())
+    if len(inputs) != count + kept:
+        raise MXNetError(f"custom operator {op_type} takes {count + kept} inputs, not {len(inputs)}")
     shapes = properties.infer_shape([list(array.shape) for array in data])[1]
     types = properties.infer_type([array.dtype for array in data])[1]
     sizes, dtypes = [array.shape for array in data], [np.dtype(array.dtype) for array in data]

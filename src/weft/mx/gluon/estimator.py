@@ -212,9 +212,8 @@ class Estimator:
         """The user's handlers with those that are missing, in their order."""
         own = handlers_of(given)
         handlers = [*own]
-        for each in added:
-            if isinstance(each, StoppingHandler) or not any(isinstance(other, type(each)) for other in own):
-                handlers.append(each)
+        kinds = tuple(type(each) for each in own)
+        handlers += [each for each in added if isinstance(each, StoppingHandler) or not _is_one_of(each, kinds)]
         for handler in handlers if own else ():
             for metric in getattr(handler, "metrics", ()):
                 if not any(metric is each for each in known):
@@ -229,6 +228,10 @@ class Estimator:
         """Call the handlers of a kind; whether one of them says that it is enough."""
         answers = [getattr(each, name)(self, **facts) for each in handlers if isinstance(each, kind)]
         return any(answers)  # all of them are called
+
+
+def _is_one_of(handler: Any, kinds: tuple[type, ...]) -> bool:
+    return any(issubclass(kind, type(handler)) for kind in kinds)
 
 
 def _contexts(given: Any) -> list[Context]:

@@ -94,7 +94,10 @@ REDUCTIONS: dict[str, Reduction] = {
 
 
 def _reduced(function: Reduction, p: Any, x: Tensor) -> Tensor:
-    return at_least_one(function(x, axes_of(x, p.axis, exclude=p.exclude), p.keepdims))
+    axes = axes_of(x, p.axis, exclude=p.exclude)
+    if not axes and x.dim():  # all are excluded, where torch takes no axes for all
+        return function(x.unsqueeze(-1), (x.dim(),), False)
+    return at_least_one(function(x, axes, p.keepdims))
 
 
 for name, reduction in REDUCTIONS.items():
