@@ -42,3 +42,18 @@ def test_vectors_that_mxnet_would_download_are_an_error_with_their_place(tmp_pat
     (tmp_path / "glove" / "glove.6B.50d.txt").write_text("a 1 2\nb 3 4\n")
     found = create("glove", pretrained_file_name="glove.6B.50d.txt", embedding_root=tmp_path)
     assert found.get_vecs_by_tokens("b").asnumpy().tolist() == [3, 4]
+
+
+def test_what_a_custom_operator_raises_is_mxnets_error_with_its_cause() -> None:
+    class Wrong(mx.operator.CustomOp):
+        def forward(self, is_train, req, in_data, out_data, aux):
+            raise KeyError("nothing there")
+
+    class WrongProp(mx.operator.CustomOpProp):
+        def create_operator(self, ctx, in_shapes, in_dtypes):
+            return Wrong()
+
+    mx.operator.register("wrong_at_work")(WrongProp)
+    with pytest.raises(mx.MXNetError, match="Error in CustomOp.forward: KeyError: 'nothing there'") as told:
+        mx.nd.Custom(mx.nd.ones(2), op_type="wrong_at_work").asnumpy()
+    assert isinstance(told.value.__cause__, KeyError)
