@@ -54,6 +54,6 @@ def test_what_a_custom_operator_raises_is_mxnets_error_with_its_cause() -> None:
             return Wrong()
 
     mx.operator.register("wrong_at_work")(WrongProp)
-    with pytest.raises(mx.MXNetError, match="Error in CustomOp.forward: KeyError: 'nothing there'") as told:
+    with pytest.raises(mx.MXNetError, match=r"Error in CustomOp\.forward: KeyError: 'nothing there'") as told:
         mx.nd.Custom(mx.nd.ones(2), op_type="wrong_at_work").asnumpy()
     assert isinstance(told.value.__cause__, KeyError)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.mx.base.element_types import torch_type
 from weft.mx.operators.table import RULES, OperatorRule, computes, type_of
 
 
@@ -102,6 +103,14 @@ def _reduced(function: Reduction, p: Any, x: Tensor) -> Tensor:
 
 for name, reduction in REDUCTIONS.items():
     RULES[name] = OperatorRule(partial(_reduced, reduction))
+
+
+@computes("_np_cumsum")
+def cumsum(p: Any, x: Tensor) -> Tensor:
+    """The sums of all elements so far, along an axis or of all."""
+    line = x.reshape(-1) if p.axis is None else x
+    axis = 0 if p.axis is None else axes_of(x, p.axis)[0]
+    return torch.cumsum(line, axis, dtype=x.dtype if p.dtype in (None, "None") else torch_type(p.dtype))
 
 
 @computes("norm")
