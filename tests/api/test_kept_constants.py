@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -60,6 +62,26 @@ class Tables(nn.Module):
         return x * self.known[size] + self.row(size) + remembered(size)
 
 
+class Attributes(dict[str, Any]):
+    """Those of a class, which has to know of each change."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def keys(self) -> Any:
+        return vars(self.kind).keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self.kind)[name]
+
+    def update(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self.kind, name, value)
+
+    def pop(self, name: str) -> None:
+        delattr(self.kind, name)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_kept():
     def clear() -> None:
@@ -80,6 +102,44 @@ def test_a_mask_that_is_kept_in_a_dictionary_is_a_real_one() -> None:
     found = [function(x) for _ in range(3)]
     assert torch.equal(masks[4], torch.ones(4, 4).tril())
     assert all(torch.allclose(one, from_dictionary(x)) for one in found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table["k"].add_(1),
+        lambda table: table.update(k=torch.ones(3) * 7),
+        lambda table: table.update(k=5.0),
+        lambda table: table.pop("k"),
+    ],
+    ids=["written", "replaced", "a number", "gone"],
+)
+@pytest.mark.parametrize("kind", ["dictionary", "attributes", "class"])
+def test_what_is_kept_may_be_changed_later(change: Callable[[Any], None], kind: str) -> None:
+    def made() -> tuple[Callable[[torch.Tensor], torch.Tensor], dict[str, Any]]:
+        holder: Any = type("Holder", (), {}) if kind == "class" else SimpleNamespace()
+        table = {} if kind == "dictionary" else Attributes(holder) if kind == "class" else vars(holder)
+
+        def by_name(x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(holder, "k"):
+                holder.k = torch.arange(3.0)
+            return x + holder.k
+
+        def by_key(x: torch.Tensor) -> torch.Tensor:
+            if "k" not in table:
+                table["k"] = torch.arange(3.0)
+            return x + table["k"]
+
+        return (by_key if kind == "dictionary" else by_name), table
+
+    (plain, first), (ours, second) = made(), made()
+    hybrid = weft.hybridize(ours)
+    for turn in range(5):
+        assert torch.equal(hybrid(torch.ones(3)), plain(torch.ones(3)))
+        assert first.keys() == second.keys()
+        if turn in (0, 2):
+            change(first)
+            change(second)
 
 
 def test_programs_settle_once_the_dictionary_holds_every_size() -> None:

@@ -684,6 +684,27 @@ CHANGES = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "kept", [list[Any](), dict[str, Any](), types.SimpleNamespace()], ids=["list", "dict", "object"]
+)
+def test_layers_that_code_makes_at_its_first_call_are_real_ones(kept: Any) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if isinstance(kept, list):
+            if not kept:
+                kept.append(nn.Linear(4, 2))
+            return kept[0](x)
+        known = kept if isinstance(kept, dict) else vars(kept)
+        if "layer" not in known:
+            known["layer"] = nn.Linear(4, 2)
+        return known["layer"](x)
+
+    with overrides(whole="off"):
+        hybrid = weft.hybridize(run)
+        found = [hybrid(torch.ones(1, 4)) for _ in range(4)]
+    torch.testing.assert_close(found, [run(torch.ones(1, 4))] * 4)
+    assert hybrid.traces == 1
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_what_a_module_consists_of_changes_as_it_runs(change: Callable[[Any], None]) -> None:
     torch.manual_seed(0)

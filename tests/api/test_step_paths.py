@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -245,3 +246,35 @@ def test_sizes_that_vary_and_values_that_decide_meet_in_one_step() -> None:
         batch = batches(1, rows)[0]
         close(step(*batch), train(*batch))
         assert_same(eager, ours)
+
+
+class Turns(nn.Module):
+    """One layer, and a factor that values may decide: paths of few operators, which native code may walk."""
+
+    def __init__(self, decides: bool) -> None:
+        super().__init__()
+        self.layer, self.decides = nn.Linear(3, 3), decides
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Go by the sum."""
+        return self.layer(x).sum() * (2 if not self.decides or x.sum() > 0 else 3)
+
+
+@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.no_grad])
+@pytest.mark.parametrize("decides", [True, False])
+def test_steps_of_few_operators_train_in_any_mode(decides: bool, around: Callable[[], Any]) -> None:
+    net = Turns(decides).double()
+    plain = copy.deepcopy(net)
+    with overrides(whole="off", clock="on", programs_at_once=2):
+        step = weft.step(net, None, optim.SGD(net.parameters(), 0.1))  # without momentum
+    optimizer = optim.SGD(plain.parameters(), 0.1)
+    for turn in range(8):
+        x = torch.randn(2, 3, dtype=torch.float64).abs() * (1 if turn % 3 else -1)
+        with around(), overrides(whole="off", clock="on", programs_at_once=2):
+            found = step(x)
+        optimizer.zero_grad()
+        expected = plain(x)
+        expected.backward()
+        optimizer.step()
+        close(found, expected.detach())
+        close(net.layer.weight, plain.layer.weight)

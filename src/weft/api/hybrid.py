@@ -94,6 +94,7 @@ class Hybrid:
     decides = True  # values may decide between paths
     expects = True  # where values decide, programs for a range of sizes may rely on one outcome, and check it
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
+    trains = False  # it records gradients, whatever it is called in
     draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
     def __init__(self, function: Callable[..., Any], root: Any, name: str, options: HybridOptions = DEFAULTS) -> None:
@@ -499,10 +500,9 @@ class Hybrid:
         return bool(found)
 
     def _request(self, call: FlatCall, state: PythonState) -> Request:
-        inference = torch.is_inference_mode_enabled()
-        around = Around(
-            torch.is_grad_enabled() and not inference, inference, not OF_INFERENCE.isdisjoint(state.mentioned)
-        )
+        inference = torch.is_inference_mode_enabled() and not self.trains
+        grad = self.trains or (torch.is_grad_enabled() and not inference)
+        around = Around(grad, inference, not OF_INFERENCE.isdisjoint(state.mentioned))
         return Request(
             traced_form(self.function),
             call.arguments,

@@ -31,6 +31,7 @@ class RunsPaths(Protocol):
     """What has paths: a hybridized module or function."""
 
     refused: RefusedCalls
+    trains: bool
     _known_calls: KnownCalls
 
     @property
@@ -109,7 +110,9 @@ class NextPaths:
 
     def _by_program(self, owner: RunsPaths, found: Guarded[Any], call: Any, *, settled: bool) -> Any:
         """Run a call by a program or by paths; OtherOutcome where native code has left them."""
-        entry = None if found.paths is None else found.paths.known(call.arguments, call.keywords)
+        # An entry gives what a program gives: a step hands its gradients out.
+        is_led = found.paths is not None and not owner.trains
+        entry = found.paths.known(call.arguments, call.keywords) if is_led else None
         result = MISSED if entry is None else entry.entry(*call.arguments, **call.keywords)
         if result is not MISSED:
             if settled:

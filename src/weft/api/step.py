@@ -107,6 +107,7 @@ class Step(Hybrid):
 
     expects = False  # a program writes parameters while it runs: it cannot be left
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
+    trains = True
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
         # Where a search decides how often the loss is computed, roundings decide where it ends.

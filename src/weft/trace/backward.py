@@ -25,7 +25,7 @@ from weft.trace.interception.capture import kind_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.containers import Touched
-from weft.trace.python_state.effects import Change, Kept, KeptConstant, Rebound
+from weft.trace.python_state.effects import Change, Kept, Rebound
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.python_state.trees import TakenApart, TensorLeaf
 from weft.trace.tracer import Tracer
@@ -123,10 +123,8 @@ class Differentiator:
     def _kept(self, changes: list[Change]) -> tuple[Rebound, ...]:
         real = {id(entry.stand_in): entry.tensor for entry in self.tracer.trace.inputs}
         apart = TakenApart()
-        found = [change.settled(real, self.tracer.constant, apart) for change in changes]
-        for constant in (entry for entry in found if isinstance(entry, KeptConstant)):
-            constant.put()
-        kept = tuple(entry for entry in found if isinstance(entry, Rebound))
+        found = [change.settled(real, apart) for change in changes]
+        kept = tuple(entry for entry in found if entry is not None)
         for entry in kept:
             if entry.refills:
                 refuse("kept tensor", None, detail="a list that a hook of the backward changes")

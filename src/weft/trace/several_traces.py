@@ -30,8 +30,6 @@ def trace_program(request: Request) -> Traced:
     """
     run = _drawing_nothing if request.draws else _with_reads
     traced = copy_context().run(run, request)  # a context variable that held nothing cannot be emptied again
-    for constant in traced.constants:
-        constant.put()
     traced.printed.show()
     return traced
 
@@ -42,7 +40,7 @@ def _drawing_nothing(request: Request) -> Traced:
     traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_draws, request)))
     if traced.kept:
         numbers = [entry.number for entry in traced.numbers]
-        effects = Effects(traced.kept, numbers, traced.constants)
+        effects = Effects(traced.kept, numbers)
         refuse_restless(effects, traced.touched, request.state, partial(_next, request), partial(_next, request))
     return traced
 
@@ -50,7 +48,7 @@ def _drawing_nothing(request: Request) -> Traced:
 def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
     found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
-    return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
+    return Effects(found.kept, [entry.number for entry in found.numbers])
 
 
 def _with_draws(request: Request) -> Traced:

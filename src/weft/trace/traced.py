@@ -28,7 +28,7 @@ from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
 from weft.trace.python_state.draws import Draw
-from weft.trace.python_state.effects import Change, Former, Kept, KeptConstant, Left, OwnNumber, Rebound
+from weft.trace.python_state.effects import Change, Former, Kept, Left, OwnNumber, Rebound
 from weft.trace.python_state.facts import SIMPLE, content
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -76,7 +76,6 @@ class Traced:
     size_conditions: tuple[Condition, ...] = ()  # what must hold of the sizes
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
     counted_index: frozenset[Spot] = frozenset()  # where code has indexed by counted numbers
-    constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
     data: tuple[tuple[int, TensorLeaf], ...] = ()  # inputs that are given other memory: that of a result
     decisions: tuple[Decision, ...] = ()  # by values: it is one path of several
@@ -340,13 +339,12 @@ def traced_once(request: Request) -> Traced:
     kept = Kept(request.state)
     trace, changes, left = _run(tracer, kept)
     real = _known_things(trace)
-    constants = left.constants(real, tracer.constant)
+    left.check(real, tracer.constant)
     changes += tracer.copies.changes()
     apart = TakenApart([tracer.result, *(change.after for change in changes)], request.state, tracer.copies.numbers)
     tracer.give(apart)
-    settled = [change.settled(real, tracer.constant, apart) for change in changes]
-    rebound = [found for found in settled if isinstance(found, Rebound)]
-    constants += [found for found in settled if isinstance(found, KeptConstant)]
+    settled = (change.settled(real, apart) for change in changes)
+    rebound = [found for found in settled if found is not None]
     touched = _touched_by(kept, request, rebound)
     put = [leaf for entry in rebound for leaf in entry.leaves]
     everything = [
@@ -394,7 +392,6 @@ def traced_once(request: Request) -> Traced:
         tracer.sizes.conditions(request.name),
         _of_inference(leaves, everything),
         tracer.counted_index,
-        tuple(constants),
         flags,
         tuple((number, leaf) for (number, _), leaf in zip(replaced, leaves[first_replaced:], strict=True)),
         decisions=() if tracer.reads is None else tracer.reads.decisions(),

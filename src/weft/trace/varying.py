@@ -93,7 +93,7 @@ def _laid_out(found: Traced, plain: Traced) -> Traced:
 def _only_computes(traced: Traced) -> bool:
     """Whether a program does nothing but compute tensors of its arguments and of weights."""
     own = any(entry.slot.given is None for entry in traced.kept)
-    return not (traced.constants or own or traced.depends_on_offsets or traced.moving or traced.held)
+    return not (own or traced.depends_on_offsets or traced.moving or traced.held)
 
 
 class SymbolicLayout(ABC):

@@ -447,6 +447,17 @@ def refuse_forgotten(functions: Sequence[str]) -> FirstCallError:
     return error
 
 
+def refuse_kept_once(path: str) -> FirstCallError:
+    """The error for a program of code that keeps a tensor where each run would find another one."""
+    error = FirstCallError(
+        f"the program keeps a tensor that it made ({path})",
+        why="Python, which does so, runs only once, and later calls find the tensor there",
+        fix="call it once before, as you would without Weft",
+    )
+    error.kind, error.detail = "kept tensor", path
+    return error
+
+
 def refuse_registered(path: str) -> FirstCallError:
     """The error for a program of code that changes as it runs what a module consists of."""
     error = FirstCallError(

@@ -25,7 +25,13 @@ import torch
 
 from weft.trace.interception.builtin_names import is_builtin_name
 from weft.trace.interception.capture import TreeSpec, is_stand_in, tree_flatten
-from weft.trace.interception.refusals import FirstCallError, refuse, refuse_forgotten, refuse_registered
+from weft.trace.interception.refusals import (
+    FirstCallError,
+    refuse,
+    refuse_forgotten,
+    refuse_kept_once,
+    refuse_registered,
+)
 from weft.trace.python_state.caches import Memory
 from weft.trace.python_state.containers import (
     EVERYTHING,
@@ -126,25 +132,12 @@ class Rebound:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptConstant:
-    """A tensor that is the same at every run: it is put in its place once, when nothing can refuse its program."""
-
-    slot: Slot
-    tensor: torch.Tensor
-
-    def put(self) -> None:
-        """Put it there."""
-        self.slot.put(self.tensor)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """What traced code left in a place, and what was there before; of a list or a queue all that is in it."""
 
     slot: Slot
     before: Any
     after: Any
-    may_be_constant: bool  # a table that is kept for later calls is put there once
 
     def take_back(self) -> None:
         """Put back what was there before."""
@@ -158,12 +151,11 @@ class Change:
         """Whether it is about all of a container, and not about one place in it."""
         return self.slot.key is None and isinstance(self.slot.container, (dict, *REFILLED, set, *BUFFERS))
 
-    def settled(self, real: Real, constant: Constant, apart: TakenApart) -> Rebound | KeptConstant | None:
-        """What each run puts there, or what is put there once and for all; None where that is what was there.
+    def settled(self, real: Real, apart: TakenApart) -> Rebound | None:
+        """What each run puts there; None where that is what was there.
 
         `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
-        is no change; of a number's stand-in it is an OwnNumber. `constant` computes one that depends on no input:
-        `masks[length] = torch.ones(length).tril()`.
+        is no change; of a number's stand-in it is an OwnNumber.
         """
         if isinstance(self.slot.key, torch.Tensor):
             refuse("kept tensor", None, detail="as a key")
@@ -176,9 +168,6 @@ class Change:
             return self._whole(apart)
         if self._is_own(self.after, self.slot.key, real) or real.get(id(self.after)) is self.before is not None:
             return None
-        computed = constant(self.after) if self.may_be_constant and is_stand_in(self.after) else None
-        if computed is not None:
-            return KeptConstant(self.slot, computed)
         leaves, structure = apart.flatten(self.after)
         return Rebound(self.slot, self.before, tuple(leaves), structure)
 
@@ -263,6 +252,7 @@ def refill(container: Any, items: Any) -> None:
 
 
 GROWING = (*REFILLED, set)
+OF_MODULES = frozenset({"parameters", "registry"})  # kinds of containers: what a module consists of
 OF_PYTHON = frozenset({"__warningregistry__", "__builtins__"})  # what Python itself puts among global names
 
 
@@ -273,23 +263,20 @@ class Left:
     entries: tuple[tuple[Slot, Any, Any], ...]
     nested: tuple[str, ...] = ()  # containers that were given things with stand-ins in them
 
-    def constants(self, real: Real, constant: Constant) -> list[KeptConstant]:
-        """The tensors that are the same at every run, where they were kept; refuse a program that keeps another.
+    def check(self, real: Real, constant: Constant) -> None:
+        """Refuse a program that keeps a tensor there; one that is the same at every run may be kept at a first call.
 
-        See `Change.settled` for what `real` and `constant` are.
+        See `Change.settled` for what `real` is; `constant` computes a tensor that depends on no input.
         """
         for path in self.nested:
             refuse("kept tensor", None, detail=path)
-        found: list[KeptConstant] = []
         for slot, stand_in, before in self.entries:
             given = real.get(id(stand_in))
             if given is not None and given is before:
                 continue
-            computed = constant(stand_in)
-            if computed is None:
+            if constant(stand_in) is None:
                 refuse("kept tensor", None, detail=slot.path)
-            found.append(KeptConstant(slot, computed))
-        return found
+            raise refuse_kept_once(slot.path)
 
 
 class Kept:
@@ -298,7 +285,7 @@ class Kept:
     def __init__(self, state: PythonState) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
         self._memories = [*map(Memory, state.caches)]
-        self.registered: list[Change] = []  # which layers, parameters and hooks modules were given, or lost
+        self.registered: list[str] = []  # where modules were given layers, parameters or hooks, or lost some
 
     def take_back(self, state: PythonState) -> list[Change]:
         """Find what has changed, and put back what was there."""
@@ -314,10 +301,14 @@ class Kept:
             for change in _changes(place, before, kind):
                 if kind == "parameters" and is_stand_in(change.after):
                     continue  # these are refused
-                (self.registered if kind in ("parameters", "registry") else found).append(change)
+                if kind in OF_MODULES:
+                    self.registered.append(change.slot.path)
+                else:
+                    found.append(change)
                 change.take_back()
-            if isinstance(container, dict) and id(container) not in owners:
-                _put_in_order(container, before)
+            is_ordered = id(container) in owners or not isinstance(container, dict) or _put_in_order(container, before)
+            if not is_ordered and kind in OF_MODULES and not self.registered:
+                self.registered.append(place(None).path)
         return found
 
     def of_first_call(self) -> FirstCallError | None:
@@ -325,7 +316,7 @@ class Kept:
         forgotten = [memory.name for memory in self._memories if memory.forget()]
         if forgotten:
             return refuse_forgotten(forgotten)
-        return refuse_registered(self.registered[0].slot.path) if self.registered else None
+        return refuse_registered(self.registered[0]) if self.registered else None
 
     def touched(self) -> Touched:
         """What is different from before in the containers: what the code changed as it was traced."""
@@ -349,12 +340,14 @@ class Kept:
         return before
 
 
-def _put_in_order(container: dict[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Let a dictionary that holds what it held before hold it in the same order."""
-    if list(dict.keys(container)) != list(before) and dict.keys(container) == before.keys():
+def _put_in_order(container: dict[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Let a dictionary that holds what it held before hold it in the same order; tells whether it did."""
+    has_moved = list(dict.keys(container)) != list(before) and dict.keys(container) == before.keys()
+    if has_moved:
         kind = OrderedDict if isinstance(container, OrderedDict) else dict
         for key in before:
             kind.__setitem__(container, key, kind.pop(container, key))
+    return not has_moved
 
 
 def _place(state: PythonState, container: Any, owner: type | None, key: Any) -> Slot:
@@ -367,11 +360,11 @@ def _changes(place: Callable[[Any], Slot], before: Any, kind: str) -> Iterator[C
     container, changed = slot.container, _difference(slot.container, before)
     if isinstance(container, (*GROWING, *BUFFERS)):
         if changed is None:
-            yield Change(slot, before, _copied(container), may_be_constant=False)
+            yield Change(slot, before, _copied(container))
         return
     is_free = isinstance(container, dict) and not kind and _are_all_kept(container)
     if is_free and not in_same_order(container, before):
-        yield Change(slot, before, entries(container), may_be_constant=False)
+        yield Change(slot, before, entries(container))
         return
     for key in _ordered(container, changed or ()):
         now, earlier = look(container, key), look(before, key)
@@ -381,7 +374,7 @@ def _changes(place: Callable[[Any], Slot], before: Any, kind: str) -> Iterator[C
             continue  # another thread traces code of the same module
         if kind == "class" and (_holds_tensor(now) or _holds_tensor(earlier)):
             continue  # these are refused
-        yield Change(place(key), earlier, now, may_be_constant=not kind)
+        yield Change(place(key), earlier, now)
 
 
 def _are_all_kept(container: dict[Any, Any]) -> bool:
@@ -496,9 +489,7 @@ class ArgumentCopies:
         for place, copied, (items, own) in self._entries:
             if isinstance(copied, REFILLED):
                 if len(copied) != len(items) or not all(map(is_, copied, items)):
-                    yield Change(
-                        Slot(copied, None, "an argument", given=place), items, [*copied], may_be_constant=False
-                    )
+                    yield Change(Slot(copied, None, "an argument", given=place), items, [*copied])
             elif isinstance(copied, dict):
                 yield from dictionary_changes(Slot(copied, None, "an argument", given=place), items)
             if own is not None:
@@ -510,13 +501,13 @@ def dictionary_changes(slot: Slot, before: dict[Any, Any]) -> Iterator[Change]:
     """What is different in a dictionary: its entries, or all of it where they have another order."""
     now = slot.container
     if isinstance(now, dict) and not in_same_order(now, before):
-        yield Change(slot, before, entries(now), may_be_constant=False)
+        yield Change(slot, before, entries(now))
         return
     gone = (key for key in before if key not in now)
     for key in (*now, *gone):
         found, earlier = look(now, key), before.get(key, MISSING)
         if found is not earlier:
-            yield Change(slot.at(key), earlier, found, may_be_constant=False)
+            yield Change(slot.at(key), earlier, found)
 
 
 def _content(copied: Any) -> tuple[Any, dict[str, Any] | None]:

@@ -25,7 +25,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.counters import NumberLeaf
-from weft.trace.python_state.effects import Kept, KeptConstant, Rebound
+from weft.trace.python_state.effects import Kept, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
@@ -112,11 +112,10 @@ TEXTS = (str, bytes)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effects:
-    """What one trace leaves in Python at each run and once, and the numbers that went in."""
+    """What one trace leaves in Python at each run, and the numbers that went in."""
 
     kept: Sequence[Rebound]
     numbers: Sequence[Any]
-    constants: Sequence[KeptConstant]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,8 +188,6 @@ def _shown(entry: Rebound) -> Any:
 
 def _apply(effects: Effects) -> None:
     """Do what a run would do, apart from its tensors."""
-    for constant in effects.constants:
-        constant.put()
     for entry in effects.kept:
         leaves = [leaf.value(effects.numbers) if isinstance(leaf, NumberLeaf) else leaf for leaf in entry.leaves]
         if entry.slot.given is None and not any(isinstance(leaf, (TensorLeaf, *REFERENCES)) for leaf in leaves):

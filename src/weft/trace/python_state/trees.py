@@ -29,7 +29,7 @@ import torch
 
 from weft.trace.interception.builtin_names import StandInIdentity
 from weft.trace.interception.capture import TreeSpec, is_stand_in, register_node, tree_flatten, tree_unflatten
-from weft.trace.interception.refusals import refuse
+from weft.trace.interception.refusals import refuse, refuse_registered
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
 from weft.trace.python_state.draws import is_drawn_from
 from weft.trace.python_state.facts import BUFFERS, SIMPLE, WHOLE
@@ -330,6 +330,8 @@ class TakenApart:
 
     def _leaf(self, leaf: Any) -> Any:
         refuse_text_of_stand_in(leaf)
+        if isinstance(leaf, torch.nn.Module) and any(map(is_stand_in, chain(leaf.parameters(), leaf.buffers()))):
+            raise refuse_registered(f"a {type(leaf).__name__}")
         key = id(leaf)
         if key in self._given:
             return GivenLeaf(self._given[key])
