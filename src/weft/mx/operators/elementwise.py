@@ -106,6 +106,12 @@ def _divided(x: Tensor, y: Any) -> Any:
     return torch.div(x, y, rounding_mode="trunc") if y else torch.zeros_like(x)
 
 
+def _power(x: Any, y: Any) -> Tensor:
+    """A power; whole numbers to negative ones are cut off, where torch refuses them."""
+    is_cut = isinstance(x, Tensor) and not x.is_floating_point() and not isinstance(y, Tensor) and y < 0
+    return torch.pow(x.double() if is_cut else x, y)
+
+
 def _remainder(x: Tensor, y: Any) -> Tensor:
     """With the sign of the divisor; 0 where that is 0."""
     if isinstance(y, Tensor):
@@ -120,7 +126,7 @@ BINARY: dict[str, Binary] = {
     "mul": torch.mul,
     "div": _divided,
     "mod": _remainder,
-    "power": torch.pow,
+    "power": _power,
     "maximum": lambda x, y: torch.where(x >= y, x, y),
     "minimum": lambda x, y: torch.where(x <= y, x, y),
     "hypot": lambda x, y: torch.sqrt(x * x + y * y),
