@@ -138,3 +138,17 @@ def test_slices_that_are_whole_at_the_largest_sizes_are_none_at_others() -> None
         assert torch.equal(found, right)
         assert found.stride() == right.stride()
     assert list(hybrid.varying)
+
+
+@pytest.mark.usefixtures("poisoned", "by_library")
+def test_a_slice_of_one_row_is_told_from_one_of_all_there_is() -> None:
+    """The last word of texts of one word, as generation asks for it, of batches of any size."""
+
+    def code(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2)[:, slice(-1, None), :] + 1
+
+    hybrid = weft.hybridize(code)
+    for batch in (3, 5, 7, 2):
+        x = torch.randn(batch, 1, 8)
+        torch.testing.assert_close(hybrid(x), code(x))
+    assert list(hybrid.varying), hybrid.varying.refusals

@@ -223,16 +223,21 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
     for value in varying:
         if value.op == "number":
             continue
-        if other is not None and operator_of(value) == operator_of(other) and are_alike(value.type, other.type):
-            if not _have_same_numbers(value, other):
-                raise UnsupportedError("sizes of a program do not vary", why=MORE_THAN_NUMBERS)
-            found[value] = other.type
+        beside = other if other is not None and _is_one_operator(value, other) else None
+        if beside is not None and _have_same_numbers(value, beside):
+            found[value] = beside.type
             other = next(others)
-        elif not is_whole(value):
+        elif not is_whole(value):  # else it may be one that stands beside another slice of the same size
+            if beside is not None:
+                raise UnsupportedError("sizes of a program do not vary", why=MORE_THAN_NUMBERS)
             raise OtherOperatorsError
     if other is not None:
         raise OtherOperatorsError
     return found
+
+
+def _is_one_operator(value: Value, other: Value) -> bool:
+    return operator_of(value) == operator_of(other) and are_alike(value.type, other.type)
 
 
 def _have_same_numbers(value: Value, other: Value) -> bool:
