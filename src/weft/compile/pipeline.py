@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -36,6 +37,7 @@ from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import DifferentiableExecutable, Forward
 from weft.runtime.differentiable_backward import AgainOf, BackwardAgain, BackwardGraph, Keep, Tangents
+from weft.runtime.linked_results import LinkBackward, ResultLinks
 from weft.runtime.machine import machine_model
 from weft.runtime.path_graph import PathGraph
 from weft.runtime.process_memory import keep_freed_memory
@@ -74,6 +76,7 @@ class Compiled:
     graph: Graph
     run: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable
     full: Reasons = ()
+    links: ResultLinks | None = None
 
 
 Keeper = Callable[[Sequence[Any]], Keep]
@@ -107,8 +110,13 @@ def compile_traced(
         return _compile_found(traced, gradient, lock, compile_forward)
 
     whole = _forward(traced, gradient, simplified(gradient.graph))
-    backward_of, again_of = _backwards(gradient.derivatives, lock, keeper)
-    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_forward, again_of))
+    backward_of, again_of = _backwards(lambda: gradient.derivatives, lock, keeper)
+    run = DifferentiableExecutable(whole, backward_of, compile_forward, again_of)
+    links = []
+    for number, link in enumerate(gradient.links):
+        both = _backwards(partial(gradient.derivatives_of, number), lock, keeper)
+        links.append(LinkBackward(link, run.backwards(link.root, *both)))
+    return Compiled(graph, run, links=ResultLinks(run, links) if links else None)
 
 
 def _compile_found(traced: Traced, gradient: VaryingGradient, lock: RLock, compile_: Callable[..., Any]) -> Compiled:
@@ -116,15 +124,30 @@ def _compile_found(traced: Traced, gradient: VaryingGradient, lock: RLock, compi
     if gradient.kept:
         raise UnboundedError("the backward leaves tensors in Python")
 
-    def backward_of(tangents: Tangents) -> BackwardGraph:
+    def backward_of(tangents: Tangents, link: int | None = None) -> BackwardGraph:
         with lock:  # as in `_backwards`
-            found = gradient.backward(tangents)
+            found = gradient.backward(tangents, link)
         return found.graph, gradient.saved_positions(found), found.gradients, None
 
     run = OneBackward(_forward(traced, gradient, gradient.graph), backward_of, compile_)
     run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)
-    run.replay = _replay_of(gradient, found_numbers(traced), draws=run.draws)
-    return Compiled(traced.graph, run)
+    sizes = found_numbers(traced)
+    run.replay = _replay_of(gradient, sizes, draws=run.draws)
+    return Compiled(traced.graph, run, links=_links_of_sizes(run, gradient, sizes, backward_of))
+
+
+def _links_of_sizes(
+    run: OneBackward, gradient: Gradient, sizes: Collection[Value], backward_of: Callable[..., BackwardGraph]
+) -> ResultLinks | None:
+    """Give what ties results to those that they are computed from, where sizes vary."""
+    found = []
+    for number, link in enumerate(gradient.links):
+        graph = gradient.link_graph(link)
+        again = replay(graph, sizes, len(link.sources))
+        known = {*graph.inputs, *graph.values}.issuperset(result.value for result in graph.results)
+        runs = run.backwards(link.root, partial(backward_of, link=number), None)
+        found.append(LinkBackward(link, runs, (drawing_again(again) if run.draws else again) if known else None))
+    return ResultLinks(run, found) if found else None
 
 
 def _replay_of(
@@ -137,7 +160,7 @@ def _replay_of(
 
 
 def _backwards(
-    derivatives: Derivatives, lock: RLock, keeper: Keeper
+    derivatives: Callable[[], Derivatives], lock: RLock, keeper: Keeper
 ) -> tuple[Callable[[Tangents], BackwardGraph], AgainOf]:
     """Give what finds the backwards of a forward, or of a backward that is differentiated, when they are asked for.
 
@@ -147,13 +170,14 @@ def _backwards(
 
     def backward_of(tangents: Tangents) -> BackwardGraph:
         with lock:
-            found = derivatives.backward(tangents)
+            found = derivatives().backward(tangents)
+            places = derivatives().positions(found)
         kept = keeper(found.kept) if found.kept else None
-        return run_pipeline(found.graph), derivatives.positions(found), found.gradients, kept
+        return run_pipeline(found.graph), places, found.gradients, kept
 
     def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
         with lock:
-            return _again(derivatives, tangents, asking, lock, keeper)
+            return _again(derivatives(), tangents, asking, lock, keeper)
 
     return backward_of, again_of
 
@@ -164,7 +188,7 @@ def _again(
     """Give the backward that is differentiated again; callers hold the lock."""
     found = derivatives.again(tangents, asking)
     backward = found.backward
-    backward_of, again_of = _backwards(found.derivatives, lock, keeper)
+    backward_of, again_of = _backwards(lambda: found.derivatives, lock, keeper)
     return BackwardAgain(
         run_pipeline(backward.graph),
         derivatives.positions(backward),
@@ -217,18 +241,20 @@ def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compi
         raise UnboundedError("the backward leaves tensors in Python")
     saved = [result.value for result in gradient.graph.results[len(gradient.graph.results) - len(gradient.saved) :]]
 
-    def backward_of(tangents: Tangents) -> BackwardGraph:
+    def backward_of(tangents: Tangents, link: int | None = None) -> BackwardGraph:
         with lock:  # as in `_backwards`
-            found = gradient.backward(tangents)
+            found = gradient.backward(tangents, link)
         positions = gradient.saved_positions(found)
-        roots = [root for root, tangent in zip(gradient.roots, tangents, strict=True) if tangent is not None]
+        of = gradient.roots if link is None else [gradient.roots[gradient.links[link].root]]
+        roots = [root for root, tangent in zip(of, tangents, strict=True) if tangent is not None]
         compiler.note_backward(found.graph, [saved[place] for place in positions], roots)
         return found.graph, positions, found.gradients, None
 
     run = VaryingDifferentiable(_forward(traced, gradient, gradient.graph), backward_of, compiler, compiler.sizes)
     run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)
-    run.replay = _replay_of(gradient, [place.value for place in compiler.sizes], draws=run.draws)
-    return Compiled(traced.graph, run)
+    sizes = [place.value for place in compiler.sizes]
+    run.replay = _replay_of(gradient, sizes, draws=run.draws)
+    return Compiled(traced.graph, run, links=_links_of_sizes(run, gradient, sizes, backward_of))
 
 
 def _forward(traced: Traced, gradient: Gradient, graph: Graph) -> Forward:
@@ -242,6 +268,7 @@ def _forward(traced: Traced, gradient: Gradient, graph: Graph) -> Forward:
         gradient.wanted,
         gradient.unreached,
         rarely_changing(traced),
+        gradient.own,
     )
 
 

@@ -128,28 +128,34 @@ def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Valu
     }
 
 
-def replay(graph: Graph, sizes: Collection[Value]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees."""
-    places = {value: place for place, value in enumerate(graph.inputs) if value in sizes}
+def replay(graph: Graph, sizes: Collection[Value], given: int = 0) -> Callable[..., Sequence[Any]]:
+    """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees.
 
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+    The last `given` results are given, too.
+    """
+    places = {value: place for place, value in enumerate(graph.inputs) if value in sizes}
+    count = len(graph.results) - given
+
+    def run(inputs: Sequence[Any], known: Sequence[Any] = ()) -> Sequence[Any]:
         now = at_sizes(graph, {value: inputs[place] for value, place in places.items()})
         found = dict(zip(now.inputs, inputs, strict=True))
+        found |= zip((result.value for result in now.results[count:]), known, strict=True)
         for value in now:
-            found[value] = evaluate(value, [found[operand] for operand in value.operands])
-        return [found[result.value] for result in now.results]
+            if value not in found:
+                found[value] = evaluate(value, [found[operand] for operand in value.operands])
+        return [found[result.value] for result in now.results[:count]]
 
     return run
 
 
-def drawing_again(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def drawing_again(run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
     """The same of what draws random numbers: behind its inputs is the state of the generator before it ran."""
 
-    def again(inputs: Sequence[Any]) -> Sequence[Any]:
+    def again(inputs: Sequence[Any], known: Sequence[Any] = ()) -> Sequence[Any]:
         now = torch.get_rng_state()
         torch.set_rng_state(inputs[-1])
         try:
-            return run(inputs[:-1])
+            return run(inputs[:-1], known)
         finally:
             torch.set_rng_state(now)
 

@@ -120,10 +120,12 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
         column = [1] * tensor.dim()
         column[dimension] = extent
         offsets += torch.arange(extent, device=tensor.device).reshape(column) * stride
-    bits = SAME_BITS.get(tensor.dtype, tensor.dtype)
-    memory = torch.zeros(int(offsets.max()) + 1, dtype=bits, device=tensor.device)
-    memory[offsets.reshape(-1)] = tensor.reshape(-1).view(bits)
-    return memory.view(tensor.dtype).as_strided(tensor.shape, strides)
+    elements, bits = tensor.reshape(-1), SAME_BITS.get(tensor.dtype)
+    if bits is not None:  # else autograd, which follows no view of other elements, may differentiate it
+        elements = elements.view(bits)
+    memory = torch.zeros(int(offsets.max()) + 1, dtype=elements.dtype, device=tensor.device)
+    memory[offsets.reshape(-1)] = elements
+    return (memory if bits is None else memory.view(tensor.dtype)).as_strided(tensor.shape, strides)
 
 
 def _own(result: Any) -> Any:

@@ -83,6 +83,8 @@ def private_copy(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage().clone()
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     copy = copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if tensor.requires_grad and torch.is_grad_enabled():
+        copy.copy_(tensor)  # for autograd, which does not follow storages
     copy = copy.conj() if tensor.is_conj() else copy
     return copy._neg_view() if tensor.is_neg() else copy
 

@@ -11,6 +11,7 @@ from weft.engine import Var
 from weft.lazy_tensors.recording import Recording
 from weft.lazy_tensors.tasks import push_task
 from weft.lazy_tensors.tensor import EMPTY, LazyStorage, LazyTensor, LazyValue
+from weft.runtime.linked_results import BY_THE_WAY
 from weft.trace.interception.capture import without_functions
 
 MOST_NODES = 10_000  # of an autograd graph that are searched
@@ -131,7 +132,7 @@ def leaves_of(tensor: torch.Tensor) -> frozenset[torch.Tensor]:
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
-        if variable is not None:
+        if variable is not None and variable is not BY_THE_WAY:
             found.add(variable)
         if any(getattr(node, name, False) for name in SPARSE):
             found.add(UNKNOWN_LEAF)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,12 +19,20 @@ from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve
 from weft.ir.sharing import sources
 from weft.ir.types import NumberType, TensorType
+from weft.runtime.linked_results import ResultLinks
 
 
 class Boundary:
     """Applies a graph's writes and makes its results, from the inputs and the values that were computed."""
 
-    def __init__(self, graph: Graph, carries_gradient: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        carries_gradient: Sequence[bool],
+        links: ResultLinks | None = None,
+        views: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """`links` tie results to others, and `views` say which are views of other ones, by number."""
         roots = tuple(dict.fromkeys(graph.roots()))
         position = {value: index for index, value in enumerate(roots)}
         inputs = {value: index for index, value in enumerate(graph.inputs)}
@@ -37,6 +47,8 @@ class Boundary:
             (inputs.get(result.value, -1), position[result.value], result.path, carries)
             for result, carries in zip(graph.results, carries_gradient, strict=True)
         )
+        self._links = links
+        self._views = views
 
     def apply(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """Write into the inputs, then give the results in order."""
@@ -58,16 +70,46 @@ class Boundary:
             size: inputs[source] if dimension is None else inputs[source].shape[dimension]
             for size, (source, dimension) in self._sizes.items()
         }
-        return [
-            self._result(
-                inputs[source] if source >= 0 else outputs[index],
-                path_at_sizes(path, sizes) if sizes else path,
-                carries,
-            )
-            if path
-            else (inputs[source] if source >= 0 else outputs[index])
-            for source, index, path, carries in self.results
-        ]
+        if self._links is None and not self._views:
+            return [self._made(entry, inputs, outputs, sizes) for entry in self.results]
+        found: list[Any] = [None] * len(self.results)
+        result = partial(self._found, found, inputs, made := [*outputs], sizes)  # a closure would hold itself
+        if self._links is not None:
+            self._links.connect(made, inputs, lambda number: self.results[number][1], result)
+        return [result(number) for number in range(len(found))]
+
+    def _found(
+        self,
+        found: list[Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        sizes: Mapping[Value, Any],
+        number: int,
+    ) -> Any:
+        """A result that is made once, of the one that it is a view of."""
+        if found[number] is not None:
+            return found[number]
+        if number in self._views:
+            of, (_, _, path, carries) = self._views[number], self.results[number]
+            rest = path[len(self.results[of][2]) :]
+            root = self._found(found, inputs, outputs, sizes, of)
+            found[number] = self._result(root, path_at_sizes(rest, sizes) if sizes else rest, carries)
+        else:
+            found[number] = self._made(self.results[number], inputs, outputs, sizes)
+        return found[number]
+
+    def _made(
+        self,
+        entry: tuple[int, int, Path, bool],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        sizes: Mapping[Value, Any],
+    ) -> Any:
+        source, index, path, carries = entry
+        root = inputs[source] if source >= 0 else outputs[index]
+        if not path:
+            return root
+        return self._result(root, path_at_sizes(path, sizes) if sizes else path, carries)
 
     def _result(self, root: torch.Tensor, path: Path, carries_gradient: bool) -> torch.Tensor:
         if carries_gradient or not root.requires_grad:

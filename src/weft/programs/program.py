@@ -90,7 +90,10 @@ class Program:
         at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
         self._sizes = [(at[entry.argument], entry.dimension) for entry in traced.sizes]
         self._reads = any(decision.read is not None for decision in traced.decisions)
-        self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
+        carries = [by_index[index] for index in range(len(shown.results))]
+        views = {} if traced.gradient is None else traced.gradient.views
+        self._boundary = Boundary(shown, carries, compiled.links, views)
+        self._links = compiled.links
         self.is_of_operators = _is_of_operators(traced, self.graph, self._execute)
 
     def __str__(self) -> str:
@@ -325,7 +328,7 @@ class Program:
         bound = execute.bound(arguments)
         if bound is None:
             return None
-        return bound.run, NewResults(bound.types, tuple, _finish(bound.connect, self._row, self._build))
+        return bound.run, NewResults(bound.types, tuple, _finish(self._linked(bound.connect), self._row, self._build))
 
     def walked(self) -> Walked | None:
         """Give the path that it is, where native code may walk it, and what makes of its results what a call gives."""
@@ -336,7 +339,7 @@ class Program:
             found = execute.walked()
             if found is None or not isinstance(found[0], PathGraph) or not found[0].is_one_region:
                 return None
-            finish = _finish(found[1], self._row, self._build)
+            finish = _finish(self._linked(found[1]), self._row, self._build)
             if not self._is_new:
                 finish = partial(self._finished_with_gradients, execute.sources, found[1])
             return Walked(found[0], tuple, finish, counts=self._reads, row_of_words=(found[2],))
@@ -349,6 +352,19 @@ class Program:
         if of_row is not None:
             return Walked(execute, tuple, _ignoring_inputs(of_row), counts=self._reads, takes_inputs=False)
         return Walked(execute, tuple, partial(self._finished, execute), counts=self._reads)
+
+    def _linked(self, connect: Connect) -> Connect:
+        """What connects the new tensors that a call gives to autograd, and those to each other."""
+        links = self._links
+        if links is None:
+            return connect
+
+        def linked(outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+            made = list(connect(outputs, inputs))
+            links.connect(made, inputs, _same, made.__getitem__)
+            return tuple(made)
+
+        return linked
 
     def _finished(self, path: PathGraph, made: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """What a call gives whose path has been walked, of what it has made, and of its inputs."""
@@ -410,6 +426,10 @@ def _finish(connected: Connect, row: type | None, build: Build) -> Connect:
     if row is tuple:
         return connected
     return lambda outputs, inputs: build(connected(outputs, inputs))
+
+
+def _same(number: int) -> int:
+    return number
 
 
 def _ignoring_inputs(build: Build) -> Callable[[Any, Any], Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -21,7 +21,6 @@ from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
 from weft.runtime.binding import BoundProgram
 from weft.runtime.differentiable_backward import (
-    AUTOCAST,
     AgainOf,
     BackwardGraph,
     BackwardRuns,
@@ -31,11 +30,12 @@ from weft.runtime.differentiable_backward import (
     TypesOf,
     save,
     saved_by,
+    without_autocast,
 )
 from weft.runtime.memory_layout import EVERY_BIT, Row
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
-from weft.trace.interception.modes import forward_levels, graph_is_retained
+from weft.trace.interception.modes import forward_levels, graph_is_retained, number_of_backward
 
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
 Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
@@ -49,7 +49,7 @@ class Forward:
 
     `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
     order, saved ones left out) carry gradients; `wanted` which inputs ask for one, and `unreached` which of those never
-    get it; `weights` are inputs that change rarely.
+    get it; `weights` are inputs that change rarely. `own` are saved values that are results others are computed from.
     """
 
     graph: Graph
@@ -58,6 +58,7 @@ class Forward:
     wanted: Sequence[int]
     unreached: Sequence[int]
     weights: frozenset[Value]
+    own: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class DifferentiableExecutable:
         self._all_carry = all(self.carries)
         self._saved = _Saved(saved, position, inputs)
         self.wanted = tuple(forward.wanted)
+        self._own = tuple(forward.own)
         written = {write.input for write in graph.writes}
         self._unreached = tuple(index for index in forward.unreached if graph.inputs[index] not in written)
         # A region gives new tensors; an operator may give one of its operands, which autograd has to be shown then.
@@ -191,6 +193,18 @@ class DifferentiableExecutable:
         """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""
         self._backwards.prepare(self._types_of_all())
 
+    def answered(self) -> None:
+        """Note that a backward follows a forward."""
+        self._unanswered = 0
+
+    def backwards(
+        self, root: int, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf | None
+    ) -> BackwardRuns:
+        """Give backwards of one of the results, of what a forward saves."""
+        del root
+        assert again_of is not None
+        return BackwardRuns(backward_of, again_of, self._compile)
+
     def _types_of_all(self) -> Tangents:
         made = [self._training.roots[index].type for index in self.roots]
         carrying = [kind for kind, carries in zip(made, self.carries, strict=True) if carries]
@@ -206,6 +220,7 @@ class DifferentiableExecutable:
             run, outputs = done
         self._saved.keep(context, run, inputs, outputs)
         context.set_materialize_grads(False)
+        context.unpacked = None
         context.inputs = inputs if self._ties else None
         # Where inputs are written they may become results, and a node that holds its own result is never let go of.
         replayed = self.replay is not None and not self.graph.writes
@@ -228,7 +243,7 @@ class DifferentiableExecutable:
         self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
     ) -> list[Any]:
         """The backward below autograd, of what a forward saved: a gradient, or None, for every input it was shown."""
-        self._unanswered = 0
+        self.answered()
         present = tangents
         if not self._all_carry:
             present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
@@ -240,25 +255,22 @@ class DifferentiableExecutable:
         """The same as one that autograd can differentiate; None where nothing ties it to the inputs."""
         if context.inputs is None:
             return None
-        self._unanswered = 0
+        self.answered()
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
-        wanted = [context.inputs[index] for index in self.wanted]
+        wanted = [context.inputs[index] for index in self.wanted] + [saved[place] for place in self._own]
         return self._by_shown(self._backwards.run_again(saved, context.saved_types, wanted, present))
 
     def backward_by_operators(self, given: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> list[Any] | None:
         """The backward through operators that autograd sees; None where there are none, or inputs have changed."""
-        if self.replay is None or not given or any(_version(tensor) != version for tensor, version in given):
+        inputs = _unchanged(given)
+        if self.replay is None or inputs is None:
             return None
-        inputs = [tensor for tensor, _ in given]
         pairs = [
             (index, tangent) for index, tangent in zip(self._result_of, tangents, strict=True) if tangent is not None
         ]
         if any(index is None for index, _ in pairs):
             return None  # only a view of it was given out
-        with ExitStack() as stack:
-            stack.enter_context(torch.enable_grad())
-            for kind in AUTOCAST:
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        with torch.enable_grad(), without_autocast():
             results = self.replay(inputs)
         found = torch.autograd.grad(
             [results[index] for index, _ in pairs if index is not None],
@@ -268,6 +280,10 @@ class DifferentiableExecutable:
             allow_unused=True,
         )
         return self._by_shown(found)
+
+    def given_to(self, node: Any) -> list[Any] | None:
+        """What a forward was given, for its replay; None where that has changed."""
+        return _unchanged(node.given)
 
     def _by_shown(self, found: Sequence[torch.Tensor | None]) -> list[Any]:
         """Gradients of what is wanted -> one, or None, for every input that autograd was shown."""
@@ -299,6 +315,22 @@ class _Saved:
         return self._types.setdefault(run, types)
 
 
+class Unpacked:
+    """What a node has saved, in the backward of some number, where a linked result has asked for it before."""
+
+    __slots__ = ("__weakref__", "number", "saved")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.saved: Sequence[Any] = ()
+
+    def taken(self, node: Any) -> Sequence[Any]:
+        """What the node has saved; it is not kept here any longer."""
+        found = self.saved if self.number == number_of_backward() else saved_by(node)
+        self.number, self.saved = None, ()
+        return found
+
+
 class _Node(torch.autograd.Function):
     """The node that autograd sees."""
 
@@ -320,12 +352,16 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        unpacked = None if context.unpacked is None else context.unpacked()
+        if all(tangent is None for tangent in tangents):  # they went other ways
+            nothing: tuple[Any, ...] = (None,) * (3 + context.count)
+            return nothing
         again = torch.is_grad_enabled()
         if again or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
                 return (None, None, None, *found, *([None] * (context.count - len(found))))
-        saved = saved_by(context)
+        saved = saved_by(context) if unpacked is None else unpacked.taken(context)
         gradients = context.owner.backward_again(saved, context, tangents) if again else None
         if gradients is None:
             with torch.no_grad() if again else nullcontext():
@@ -362,6 +398,12 @@ class _Once(torch.autograd.Function):
             fix="write into a clone, run this part imperatively (weft.hybridize(net, False)), "
             "or call torch.autograd.grad inside the hybridized function, with create_graph=True",
         )
+
+
+def _unchanged(given: Sequence[tuple[Any, int | None]] | None) -> list[Any] | None:
+    if not given or any(_version(tensor) != version for tensor, version in given):
+        return None
+    return [tensor for tensor, _ in given]
 
 
 def _version(thing: Any) -> int | None:

@@ -7,8 +7,8 @@ and to the tangents, and has a backward of its own. See docs/decisions/0064-grad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -182,9 +182,7 @@ class _AgainRun:
 
     def forward(self, context: Any, saved: Sequence[Any], tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         found = self._found
-        with ExitStack() as stack:
-            for kind in AUTOCAST:
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        with without_autocast():
             outputs = self._executable([*(saved[index] for index in found.saved), *tangents])
         results = [outputs[index] for index in self._results]
         if found.keep is not None:
@@ -237,6 +235,15 @@ class _Again(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
         return (None, None, None, *context.owner.backward(context, tangents))
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """In this block operators do not cast."""
+    with ExitStack() as stack:
+        for kind in AUTOCAST:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def save(context: Any, values: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
-from weft.runtime.differentiable_backward import BackwardGraph, Compile, Tangents
+from weft.runtime.differentiable_backward import AgainOf, BackwardGraph, BackwardRuns, Compile, Tangents
 from weft.runtime.path_graph import HANDED_OVER
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 
@@ -23,6 +23,9 @@ class OneBackward(DifferentiableExecutable):
     ) -> None:
         super().__init__(forward, backward_of, compile_graph, _refuse_again, self._kinds_of)
         self.draws = False
+        # Its replay gives the memory that results look into, where they are views.
+        numbers = {result.value: index for index, result in enumerate(self.graph.results)}
+        self._result_of = tuple(numbers.get(self._training.roots[place]) for place in self.roots)
         # What is in the way of a backward for all sizes shows now: exact programs have theirs.
         self._backwards.make(self._types_of_all(), self._saved.types_of(self._training))
 
@@ -36,6 +39,14 @@ class OneBackward(DifferentiableExecutable):
         if random is not None and self.draws and context.given is not None:
             context.given.append((random, random._version))
         return roots
+
+    def backwards(
+        self, root: int, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf | None
+    ) -> BackwardRuns:
+        """Give backwards of one of the results, of what a forward saves: one for all sizes."""
+        del again_of
+        kinds = (self._types_of_all()[root],)
+        return BackwardRuns(backward_of, _refuse_again, self._compile, lambda _: kinds)
 
     def _kinds_of(self, tangents: Sequence[torch.Tensor | None]) -> Tangents:
         """One kind of backward for all gradients of the same results."""

@@ -12,8 +12,11 @@ it computes has a gradient of its own, of the inputs and of the tangents, and so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -60,12 +63,25 @@ class Wanted:
 class Differentiator:
     """Traces backwards of one forward trace, a Graph a pattern of tangents."""
 
-    def __init__(self, tracer: Tracer, roots: Sequence[torch.Tensor], wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        roots: Sequence[torch.Tensor],
+        wanted: Sequence[Wanted],
+        ends: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Gradients of `ends` are not handed on to what these were computed from.
+
+        Where a backward is differentiated again, `own` are ends as well: roots that backwards read.
+        """
         self.tracer = tracer
         self.roots = roots
         self.wanted = wanted
+        self.ends = ends
+        self.own: Sequence[torch.Tensor] = ()
         self.touched = Touched()  # what backwards leave tensors in
-        self._state: PythonState | None = tracer.request.state  # as it still is when the first backward is traced
+        # As it still is when the first backward is traced.
+        self._state: PythonState | None = None if ends else tracer.request.state
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
@@ -80,9 +96,9 @@ class Differentiator:
         """Record it as one that is differentiated again, by what is wanted and by the tangents that are `asking`."""
         recorded = self._record(tangents, asking, create_graph=True)
         leaves = [tangent for index, tangent in enumerate(recorded.tangents) if index in asking]
-        wanted = [*self.wanted, *map(Wanted, leaves)]
+        wanted = [*self.wanted, *map(Wanted, self.own), *map(Wanted, leaves)]
         roots = [gradient for gradient in recorded.carrying() if gradient is not None]
-        return recorded, Derivatives(Differentiator(self.tracer, roots, wanted))
+        return recorded, Derivatives(Differentiator(self.tracer, roots, wanted, [*self.ends, *self.own]))
 
     def _record(self, tangents: Tangents, asking: frozenset[int], *, create_graph: bool) -> Recorded:
         recorder = self.tracer.recorder
@@ -145,7 +161,7 @@ class Differentiator:
             if entry.tensor is not None and id(entry.tensor) not in first:
                 first[id(entry.tensor)] = index
                 reals.append(entry.tensor)
-        with self.tracer.backward([root for root, _ in pairs]):
+        with self.tracer.backward([root for root, _ in pairs]), _ending_at(self.ends):
             found = torch.autograd.grad(
                 [root for root, _ in pairs],
                 [*leaves, *reals],
@@ -209,7 +225,8 @@ class Derivatives:
     the program.
     """
 
-    def __init__(self, differentiator: Differentiator) -> None:
+    def __init__(self, differentiator: Differentiator, saved: tuple[Value, ...] | None = None) -> None:
+        """`saved` is given where the forward has been made already."""
         self._differentiator = differentiator
         self._backwards: dict[Tangents, Backward] = {}
         self._again: dict[tuple[Tangents, frozenset[int]], Again] = {}
@@ -224,6 +241,9 @@ class Derivatives:
             self.failure = error
             return
         self.saved = self.first.saved
+        if saved is not None:
+            check_saved(self.first, saved)
+            self.saved = saved
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
@@ -269,6 +289,24 @@ class Again:
     backward: Backward
     carries: tuple[bool, ...]
     derivatives: Derivatives
+
+
+@contextmanager
+def _ending_at(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """In this block gradients of these tensors go no further."""
+    places: dict[Any, set[int]] = {}
+    for tensor in tensors:
+        places.setdefault(tensor.grad_fn, set()).add(tensor.output_nr)
+    handles = [node.register_prehook(partial(_without, numbers)) for node, numbers in places.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _without(numbers: set[int], gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if number in numbers else gradient for number, gradient in enumerate(gradients))
 
 
 def _numbered(kept: Sequence[Rebound], numbers: Sequence[int]) -> tuple[Rebound, ...]:

@@ -24,6 +24,7 @@ from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves,
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
+from weft.trace.linked_results import Carrying, Link, find_links, find_views
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
@@ -114,11 +115,21 @@ class Gradient:
 
     `graph` is the forward with new results behind the old ones: the saved values. `roots` are the values that carry
     gradients, in the order of the tangents; `wanted` are the positions of the inputs that ask for gradients, and
-    `unreached` of those among them that get none, whatever the tangents: what was detached first, say.
+    `unreached` of those among them that get none, whatever the tangents: what was detached first, say. `links` are
+    roots that are computed from other results.
     """
 
-    def __init__(self, graph: Graph, roots: Sequence[Value], wanted: Sequence[int], derivatives: Derivatives) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        roots: Sequence[Value],
+        wanted: Sequence[int],
+        derivatives: Derivatives,
+        links: tuple[Link, ...] = (),
+    ) -> None:
         self.derivatives = derivatives
+        self.links = links
+        self.views: Mapping[int, int] = {}  # of which other result a result is a view
         self.roots = tuple(roots)
         self.wanted = tuple(wanted)
         self.saved: tuple[Value, ...] = ()
@@ -146,9 +157,32 @@ class Gradient:
         """What the backward of all results leaves in Python."""
         return () if self.derivatives.first is None else self.derivatives.first.kept
 
-    def backward(self, tangents: Tangents) -> Backward:
-        """The backward for a pattern of tangents; traced when it is seen first. Callers hold the program's lock."""
-        return self.derivatives.backward(tangents)
+    def backward(self, tangents: Tangents, link: int | None = None) -> Backward:
+        """The backward for a pattern of tangents, or that of a link; traced when it is seen first.
+
+        Callers hold the program's lock.
+        """
+        return self.derivatives_of(link).backward(tangents)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Where among the saved values those roots are that are not linked, where some are."""
+        linked = {link.root for link in self.links}
+        own = {root for place, root in enumerate(self.roots) if place not in linked} if linked else frozenset()
+        return tuple(place for place, value in enumerate(self.saved) if value in own)
+
+    def link_graph(self, link: Link) -> Graph:
+        """What gives the root of a link, and its sources."""
+        values = (self.graph.results[link.result].value, *map(self.laid, link.values))
+        return replace(self.graph, results=tuple(map(Result, values)))
+
+    def laid(self, value: Value) -> Value:
+        """A value that was traced, as it is in the graph."""
+        return value
+
+    def derivatives_of(self, link: int | None) -> Derivatives:
+        """All backwards, or those of a link."""
+        return self.derivatives if link is None else self.links[link].derivatives
 
     def saved_positions(self, backward: Backward) -> tuple[int, ...]:
         """Where the values that a backward reads stand among the saved ones."""
@@ -367,7 +401,8 @@ def traced_once(request: Request) -> Traced:
     flags = _flags(tracer, made, list(roots.values()), leaves)
     gradient = None
     if roots:
-        gradient, touched_later = _gradient(tracer, graph, roots)
+        found = _carrying(leaves, described, everything)
+        gradient, touched_later = _gradient(tracer, graph, roots, found)
         touched.merge(touched_later)
     traced = Traced(
         _without_unread(graph),
@@ -417,14 +452,35 @@ def _touched_by(kept: Kept, request: Request, rebound: Sequence[Rebound]) -> Tou
     return touched
 
 
-def _gradient(tracer: Tracer, graph: Graph, roots: Mapping[Value, torch.Tensor]) -> tuple[Gradient, Touched]:
+def _carrying(leaves: Sequence[Any], described: Sequence[Any], tensors: Sequence[Any]) -> list[Carrying]:
+    """The results that carry gradients and are not given."""
+    found = {
+        leaf.index: Carrying(leaf.index, tensor, entry.root, entry.result.path)
+        for leaf, entry, tensor in zip(leaves, described, tensors, strict=True)
+        if isinstance(leaf, TensorLeaf) and entry.requires_grad and tensor.grad_fn is not None
+        if entry.root is not None or entry.result.path
+    }
+    return list(found.values())
+
+
+def _gradient(
+    tracer: Tracer, graph: Graph, roots: Mapping[Value, torch.Tensor], results: Sequence[Carrying]
+) -> tuple[Gradient, Touched]:
     """The differentiable side, and what its backwards leave tensors in."""
     inputs = tracer.trace.inputs
     wanted = [index for index, entry in enumerate(inputs) if entry.leaf.requires_grad]
     given = [(inputs[index].leaf, inputs[index].tensor) for index in wanted]
     leaves = [Wanted(leaf, tensor if tensor.requires_grad else None) for leaf, tensor in given]
     differentiator = Differentiator(tracer, list(roots.values()), leaves)
-    return Gradient(graph, list(roots), wanted, Derivatives(differentiator)), differentiator.touched
+    derivatives = Derivatives(differentiator)
+    links = find_links(tracer, results, list(roots.values()), wanted, derivatives)
+    if links:
+        linked = {link.root for link in links}
+        own = {value: root for place, (value, root) in enumerate(roots.items()) if place not in linked}
+        differentiator.own = [own[value] for value in derivatives.saved if value in own]
+    gradient = Gradient(graph, list(roots), wanted, derivatives, links)
+    gradient.views = find_views(results)
+    return gradient, differentiator.touched
 
 
 def _flags(

@@ -172,6 +172,10 @@ class VaryingGradient(Gradient):
         self._layout = layout
         self.roots = tuple(map(layout, varying.roots))
         self.wanted, self.unreached = varying.wanted, varying.unreached
+        if [link.sources for link in varying.links] != [link.sources for link in plain.links]:
+            raise OtherOperatorsError
+        self.links, self.views = varying.links, varying.views
+        self._sizes = tuple(sizes)
         self._more = tuple(size for size in sizes if size not in varying.saved)
         self.saved = (*map(layout, varying.saved), *self._more)
         graph = layout.replaced(varying.graph)
@@ -182,28 +186,37 @@ class VaryingGradient(Gradient):
         """What the backward leaves in Python."""
         return self._varying.kept
 
-    def backward(self, tangents: Tangents) -> Backward:
+    def laid(self, value: Value) -> Value:
+        """A value that was traced, as it is in the graph."""
+        return self._layout(value)
+
+    def backward(self, tangents: Tangents, link: int | None = None) -> Backward:
         """The backward where some results get a gradient, however it lies in memory."""
         one, other = (
-            gradient.backward(
+            derivatives.backward(
                 tuple(
                     None if tangent is None else kind
-                    for kind, tangent in zip(gradient.full_pattern(), tangents, strict=True)
+                    for kind, tangent in zip(derivatives.full_pattern(), tangents, strict=True)
                 )
             )
-            for gradient in (self._varying, self._plain)
+            for derivatives in (self._varying.derivatives_of(link), self._plain.derivatives_of(link))
         )
         layout = self._layout.fresh()
         layout.add_inputs(one.graph.inputs, other.graph.inputs)
         graph = layout.graph(one.graph, other.graph)
-        saved = len(one.saved)
-        inputs = (*graph.inputs[:saved], *self._more, *graph.inputs[saved:])
+        saved, sizes = len(one.saved), self._sizes_beside(one)
+        inputs = (*graph.inputs[:saved], *sizes, *graph.inputs[saved:])
         return replace(one, graph=replace(graph, inputs=inputs))
 
     def saved_positions(self, backward: Backward) -> tuple[int, ...]:
         """Where the values that a backward reads stand among the saved ones, all sizes last."""
-        first = len(self.saved) - len(self._more)
-        return (*self._varying.saved_positions(backward), *range(first, len(self.saved)))
+        order = [*self._varying.saved, *self._more]
+        sizes = (order.index(size) for size in self._sizes_beside(backward))
+        return (*self._varying.saved_positions(backward), *sizes)
+
+    def _sizes_beside(self, backward: Backward) -> list[Value]:
+        """The sizes that a backward does not read as what is saved."""
+        return [size for size in self._sizes if size not in backward.saved]
 
 
 class OtherOperatorsError(UnsupportedError):

@@ -448,6 +448,24 @@ def running_autograd_number() -> int | None:
     return None if node is None else int(node._sequence_nr())
 
 
+def node_of_leaf(leaf: torch.Tensor) -> Any:
+    """The node of autograd by which a tensor gets its gradient; there is one while somebody holds it."""
+    return torch.autograd.graph.get_gradient_edge(leaf).node
+
+
+def number_of_backward() -> int:
+    """The number of the backward that this thread runs."""
+    return int(torch._C._current_graph_task_id())
+
+
+def backward_visits(node: Any) -> bool:
+    """Whether the backward that is running comes to a node that lies on its way."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf whose gradient is asked for
+        return True
+
+
 def graph_is_retained() -> bool:
     """Whether the backward that is running keeps what another one would need."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
