@@ -36,6 +36,7 @@ PASSES = (
     llvm.ModulePassManager.add_simplify_cfg_pass,
     llvm.ModulePassManager.add_loop_rotate_pass,
     llvm.ModulePassManager.add_instruction_combine_pass,
+    llvm.ModulePassManager.add_new_gvn_pass,
     llvm.ModulePassManager.add_simplify_cfg_pass,
 )
 # LLVM's search for cheaper addresses in loops takes two fifths of the time of making machine code, and finds next to
