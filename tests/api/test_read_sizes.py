@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 import weft
 from weft.api.hybrids import hybrid_of
@@ -132,10 +134,38 @@ def window(x: Tensor, n: Tensor) -> Any:
     return x[int(n) : int(n) + 3].sum(0)
 
 
+def written_before(x: Tensor, n: Tensor) -> Any:
+    z = x * 1
+    z[: int(n)] = 0
+    z[1:, : int(n) // 5] = x[:1, :1]
+    return torch.tanh(z)
+
+
+def by_tensors(x: Tensor, n: Tensor) -> Any:
+    mask = torch.zeros(x.shape[0], dtype=torch.bool)
+    mask[:n] = True
+    return torch.tanh(x[n // 2 : n]).sum(0) + (x * mask[:, None]).sum(0)
+
+
+def padded(x: Tensor, n: Tensor) -> Any:
+    return functional.pad(x, (0, int(n))).exp().sum(1)
+
+
+def padded_together(x: Tensor, n: Tensor) -> Any:
+    parts = [x[: int(n)], x[int(n) :]]
+    return pad_sequence(parts, batch_first=True, padding_value=2.0).tanh().sum(1)
+
+
+def counts_compared(x: Tensor, n: Tensor) -> Any:
+    """Numbers that are no sizes, however they compare."""
+    counts = [int((torch.arange(x.shape[0]) < n - k).sum()) for k in range(3)]
+    return x[: counts[0]].sum(0) if counts[1] < counts[0] < 99 else x.sum(0) * counts[2]
+
+
 ONE_PATH = [prefix, prefix_by_item, narrowed, narrowed_columns, longer, masked, divided, normalised]
 PARTS = [
     *(suffix, suffix_of_columns, middle, narrowed_behind, written_behind, moved_behind, split_in_two, changed_order),
-    *(picked, window),
+    *(picked, window, written_before, by_tensors, padded, padded_together, counts_compared),
 ]
 PROGRAMS: list[Callable[..., Any]] = [*ONE_PATH, prefix_itself, counted, made, texts, written]
 

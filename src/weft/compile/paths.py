@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from weft.ir.at_sizes import at_sizes
-from weft.ir.calls import Call
-from weft.ir.extents import Extent
+from weft.ir.at_sizes import at_sizes, found_sizes
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.ops import effect_of
 from weft.ir.same_graph import same_graph
@@ -63,32 +60,6 @@ class CompiledSegments:
 HANDED_ON = "handed_on"
 FOUND = "found"  # handed on by an operator that finds it, which lays it out as the trace has seen
 FAR_APART = (1_000_003, 10_007)  # sizes that differ in such steps: other ones of a program are other numbers
-
-
-def found_sizes(graph: Graph) -> list[Value]:
-    """The numbers that a graph's sizes are made of, in order."""
-    found: dict[Value, None] = {}
-
-    def note(thing: Any) -> None:
-        if isinstance(thing, Extent):
-            found.update(dict.fromkeys(sorted(thing.expression.atoms(), key=lambda atom: order.get(atom, -1))))
-        elif isinstance(thing, tuple):
-            for item in thing:
-                note(item)
-        elif isinstance(thing, TensorType):
-            note((thing.shape, thing.strides))
-        elif isinstance(thing, TupleType):
-            note(thing.items)
-        elif isinstance(thing, Call):
-            note((thing.arguments, *(argument for _, argument in thing.keywords)))
-            note(tuple((*step.arguments, *step.keywords) for place in thing.written for step in place.path))
-
-    order = {value: place for place, value in enumerate(graph.inputs)}
-    for value in (*graph.inputs, *graph.values):
-        note(value.type)
-        for attribute in value.attributes.values():
-            note(attribute)
-    return list(found)
 
 
 def _told_apart(sizes: Sequence[Value]) -> list[dict[Value, int]]:

@@ -96,6 +96,32 @@ def has_extents(thing: Any) -> bool:
     return any(map(has_extents, thing)) if isinstance(thing, tuple) else isinstance(thing, Extent)
 
 
+def found_sizes(graph: Graph) -> list[Value]:
+    """The numbers that a graph's sizes are made of, in order."""
+    found: dict[Value, None] = {}
+
+    def note(thing: Any) -> None:
+        if isinstance(thing, Extent):
+            found.update(dict.fromkeys(sorted(thing.expression.atoms(), key=lambda atom: order.get(atom, -1))))
+        elif isinstance(thing, tuple):
+            for item in thing:
+                note(item)
+        elif isinstance(thing, TensorType):
+            note((thing.shape, thing.strides))
+        elif isinstance(thing, TupleType):
+            note(thing.items)
+        elif isinstance(thing, Call):
+            note((thing.arguments, *(argument for _, argument in thing.keywords)))
+            note(tuple((*step.arguments, *step.keywords) for place in thing.written for step in place.path))
+
+    order = {value: place for place, value in enumerate(graph.inputs)}
+    for value in (*graph.inputs, *graph.values):
+        note(value.type)
+        for attribute in value.attributes.values():
+            note(attribute)
+    return list(found)
+
+
 def dense_order(kind: TensorType) -> tuple[int, ...]:
     """The dimensions of a tensor without gaps, the outermost in memory first; none of a tensor with gaps."""
     order = sorted(range(kind.rank), key=lambda place: (-today(kind.strides[place]), -today(kind.shape[place])))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ import torch
 
 from weft.ir.types import row_major
 from weft.trace.copied_places import Copied, copied_of
-from weft.trace.interception.capture import has_symbols, hint_of, storage_key
+from weft.trace.interception.capture import has_symbols, hint_of, pad_sequence, storage_key
 from weft.trace.interception.refusals import refuse
 from weft.trace.recorder import Recorder
 
@@ -32,7 +33,7 @@ SPLIT: tuple[Callable[..., Any], ...] = (
     torch.Tensor.split_with_sizes,
     torch.split_with_sizes,
 )
-FUNCTIONS = (READ, WRITE, *NARROW, *SPLIT)
+FUNCTIONS = (READ, WRITE, *NARROW, *SPLIT, pad_sequence)
 Spot = tuple[int, int, bool]  # which call, which item of its index, and whether the length varies
 WHOLE_CALL = -1
 
@@ -84,7 +85,8 @@ class Stretch:
 
     def is_inside(self, lies: Callable[[Any], bool]) -> bool:
         """Whether all of them are there; the answer holds for the program."""
-        return lies(self.start >= 0) and lies(self.start + self.length <= self.base.shape[self.dimension])
+        ends = lies(self.start + self.length <= self.base.shape[self.dimension])
+        return ends and lies(self.start >= 0) and lies(self.length >= 0)
 
     def read(self) -> torch.Tensor:
         """A copy of what is there."""
@@ -164,11 +166,14 @@ class CountedIndex:
             return self._split(*arguments, **keywords)
         if function in NARROW:
             return self._narrowed(*arguments, **keywords)
+        if function is pad_sequence:
+            return self._padded(*arguments, **keywords)
         items = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
-        counted = [number for number, item in enumerate(items) if self._is_at(number, item)]
+        counted = [number for number, item in enumerate(items) if self._is_at(number, item, ends=function == WRITE)]
         if len(counted) != 1 or not all(map(_is_plain, (*items[: counted[0]], *items[counted[0] + 1 :]))):
             return None
-        stretch = self._stretch(arguments[0], items, counted[0])
+        is_choice = function == WRITE and not has_symbols(arguments[2])
+        stretch = self._stretch(arguments[0], items, counted[0], is_choice=is_choice)
         if stretch is None or not self._may(stretch, counted[0], None if function == READ else arguments[2:]):
             return None
         return self._read(stretch) if function == READ else lambda *given: stretch.write(given[2])
@@ -225,14 +230,38 @@ class CountedIndex:
         reads = [self._read(part) for part in parts if part is not None]
         return lambda *given, **named: tuple(read(*given, **named) for read in reads)
 
-    def _is_at(self, number: int, item: Any) -> bool:
-        return self._is_varying(number, item.start if isinstance(item, slice) else item)
+    def _padded(
+        self, sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+    ) -> Callable[..., Any] | None:
+        """Sequences side by side, each of which is read as far as it goes."""
+        if padding_side != "right" or not isinstance(sequences, (list, tuple)) or len({*map(_row, sequences)}) != 1:
+            return None
+        lengths = [one.shape[0] for one in sequences]
+        if not any(self._is_varying(WHOLE_CALL, length) for length in lengths):
+            return None
+        longest = self._numbers.part(reduce(torch.sym_max, lengths), None)
+        if longest is None:
+            return None
+        self.found.add((self._calls, WHOLE_CALL, True))
+
+        def padded(*_: Any, **__: Any) -> torch.Tensor:
+            at = torch.arange(longest, device=sequences[0].device)
+            rows = [_lengthened(one, at, padding_value) for one in sequences]
+            return torch.stack(rows, 0 if batch_first else 1)
+
+        return padded
+
+    def _is_at(self, number: int, item: Any, *, ends: bool) -> bool:
+        """Whether an item begins at a counted number, or `ends` at one."""
+        if not isinstance(item, slice):
+            return self._is_varying(number, item)
+        return self._is_varying(number, item.start) or (ends and self._numbers.is_counted(item.stop))
 
     def _is_varying(self, number: int, begin: Any) -> bool:
         known = any((self._calls, number, varies) in self._known for varies in (False, True))
         return known or self._numbers.is_counted(begin)
 
-    def _stretch(self, tensor: torch.Tensor, items: Sequence[Any], number: int) -> Stretch | None:
+    def _stretch(self, tensor: torch.Tensor, items: Sequence[Any], number: int, *, is_choice: bool) -> Stretch | None:
         """The places that an index names: all other items are applied as they are."""
         item = items[number]
         is_slice = isinstance(item, slice)
@@ -244,11 +273,14 @@ class CountedIndex:
         before = sum(0 if type(one) is int else tensor.dim() - taken if one is ... else 1 for one in others[:number])
         if not is_slice:
             return Stretch(base, before, item, 1, is_one=True)
-        whole = base.shape[before]
+        whole, start = base.shape[before], 0 if item.start is None else item.start
         stop = whole if item.stop is None else item.stop
         if type(stop) is int and type(whole) is int:
             stop = min(stop + whole if stop < 0 else stop, whole)
-        return self._of_length(base, before, item.start, stop - item.start, number)
+        length = stop - start
+        if is_choice and _known(length) is None and hint_of(length) >= 0:
+            return Stretch(base, before, start, length, varies=True)  # chosen by where it is, it need not be a size
+        return self._of_length(base, before, start, length, number)
 
     def _of_length(self, base: torch.Tensor, dimension: int, start: Any, length: Any, item: int) -> Stretch | None:
         if hint_of(length) < 0:
@@ -259,6 +291,21 @@ class CountedIndex:
             return Stretch(base, dimension, start, known, varies=varies)
         part = self._numbers.part(length, base.shape[dimension])
         return None if part is None else Stretch(base, dimension, start, part, varies=True)
+
+
+def _row(sequence: torch.Tensor) -> tuple[Any, ...]:
+    """What sequences that are padded together have in common."""
+    return sequence.dtype, sequence.device, sequence.dim() > 0, *(str(size) for size in sequence.shape[1:])
+
+
+def _lengthened(sequence: torch.Tensor, at: torch.Tensor, padding: float) -> torch.Tensor:
+    """A sequence at these places, and the padding where it has none."""
+    length, others = sequence.shape[0], sequence.shape[1:]
+    filling = sequence.new_full((), padding)
+    if type(length) is int and length == 0:
+        return filling.expand(at.shape[0], *others)
+    found = sequence.index_select(0, at.clamp(max=length - 1))
+    return torch.where((at < length).reshape(-1, *[1] * len(others)), found, filling)
 
 
 def _is_one(size: Any) -> bool:

@@ -49,6 +49,9 @@ def _laid_out(decision: Decision, layout: FoundLayout) -> Decision:
     return replace(decision, values=tuple(map(layout, decision.values)))
 
 
+ALIAS = "aten.alias.default"
+
+
 class FoundLayout(SymbolicLayout):
     """Gives the values of graphs with symbols the strides that the same values have in those of this call's sizes."""
 
@@ -148,6 +151,8 @@ def _pairs(now: Graph, fixed: Graph) -> list[tuple[Value, Value | None]]:
 
 
 def _is_same(value: Value, other: Value, numbers: dict[Value, int]) -> bool:
+    if is_whole(value) and operator_of(other) == ALIAS:  # what PyTorch makes of a slice of all there is
+        return numbers[value.operands[0]] == numbers[other.operands[0]]
     if value.op != other.op or operator_of(value) != operator_of(other) or not are_alike(value.type, other.type):
         return False
     if operator_of(value) in SAME_OPERATORS.values():  # which of both it is does not count

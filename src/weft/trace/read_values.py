@@ -44,6 +44,8 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
 
+INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+EQUAL = "Eq("  # as the text of a condition begins
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
@@ -174,17 +176,35 @@ class ReadValues:
             Condition(NumberLeaf(partial(ge, largest), (number,)), f"found{number} <= {largest}"),
         )
 
+    def in_slices(self, function: Callable[..., Any], arguments: Any, elements: Callable[[torch.Tensor], Any]) -> Any:
+        """The arguments of an index, where slices begin and end at the numbers that tensors hold, not at tensors."""
+        if function not in INDEXING:
+            return arguments
+
+        def number(part: Any) -> Any:
+            is_one = isinstance(part, torch.Tensor) and is_stand_in(part) and part.dim() == 0
+            if not is_one or part.is_floating_point() or elements(part) is not None:
+                return part
+            return self.ask(torch.Tensor.item, part)
+
+        def plain(item: Any) -> Any:
+            return slice(*map(number, (item.start, item.stop, item.step))) if isinstance(item, slice) else item
+
+        tensor, items, *value = arguments
+        return (tensor, tuple(map(plain, items)) if isinstance(items, tuple) else plain(items), *value)
+
     def part(self, size: Any, whole: Any) -> Any:
         """The size of a part of a dimension as one that grows with each size that it is made of; None where it cannot.
 
-        One that shrinks, or is made of numbers that are no sizes, is a size of its own, which is computed of them.
+        One that shrinks, is made of numbers that are no sizes, or without a `whole` is the largest or smallest of some,
+        is a size of its own, which is computed of them.
         """
         if not isinstance(size, torch.SymInt):
             return size
         if not self._tracer.request.finds_sizes:
             return None
         expression, count = size.node.expr, int(hint_of(size))
-        if _grows(size):
+        if whole is not None and self._tracer.interception.sizes and _grows(size):
             return size
         if count < TRACED_FROM:
             return int(size)
@@ -194,12 +214,17 @@ class ReadValues:
                 return None
             leaf, read = found
             number = len(self._tracer.trace.numbers)
-            room = self._tracer.request.rooms.get(number) or room_for(count, today(extent_of(whole)))
+            bound = self._longest() if whole is None else today(extent_of(whole))
+            room = self._tracer.request.rooms.get(number) or room_for(count, bound)
             self._parts[expression], bounds = self._symbol(count, room, NumberRead(number, int, room=room))
             self._read_of[self._parts[expression].node.expr] = read
             read.computed.append(ComputedNumber(number, leaf, room))
             read.bounds += bounds
         return self._parts[expression]
+
+    def _longest(self) -> int:
+        """The largest size of what goes in."""
+        return max((size for entry in self._tracer.trace.inputs for size in entry.tensor.shape), default=0)
 
     def lies(self, condition: Any) -> bool:
         """Whether a part lies within what it is a part of; that it does is a condition of each call."""
@@ -216,8 +241,9 @@ class ReadValues:
         return True
 
     def _add(self, number: float, read: NumberRead) -> Any:
-        if self._tracer.request.finds_sizes and type(number) is int and number >= TRACED_FROM:
-            largest = max((size for entry in self._tracer.trace.inputs for size in entry.tensor.shape), default=0)
+        is_size = self._tracer.request.finds_sizes and len(self._decisions.made) not in self._tracer.request.plain
+        if is_size and type(number) is int and number >= TRACED_FROM:
+            largest = self._longest()
             return self._add_size(number, largest if largest >= number else None, read)
         read.number = len(self._tracer.trace.numbers)
         stand_in = self._tracer.add_later(read, number, "read")
@@ -260,7 +286,11 @@ class ReadValues:
     def fixes_sizes(self) -> bool:
         """Whether it holds for one value of a whole number that it read, as of what is a size."""
         whole = [one for one in self._decisions.reads() if one.kind is int]
-        return any(self._tracer.interception.has_one_value(one.symbol) for one in whole)
+        return any(
+            self._tracer.interception.has_one_value(one.symbol)
+            or any(condition.text.startswith(EQUAL) for condition in one.conditions)
+            for one in whole
+        )
 
     def fixes_fractions(self) -> bool:
         """Whether it holds for one value of a fraction that was read, which hardly ever comes again."""

@@ -52,6 +52,7 @@ class Request:
     decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused
     alone: bool = True  # nothing else may run where the program cannot: what depends on values may fail in a run
     finds_sizes: bool = False  # sizes that operators find out are symbols, where numbers that are read flow on
+    plain: frozenset[int] = frozenset()  # numbers that are read, by decision, which are no sizes though they flow on
     rooms: Mapping[int, int] = field(default_factory=dict)  # of these, by number: how large they may become
     decided: Sequence[Decision] | None = None  # by another trace of the same call
     expected: Sequence[Decision] | None = None  # by a call of other sizes; what tensors say is checked in each run

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from weft.errors import InternalError
+from weft.ir.at_sizes import found_sizes
 from weft.trace.decisions import ComputedNumber, FoundSize, NumberRead, decides_exactly
 from weft.trace.found_layout import with_found_sizes
 from weft.trace.interception.refusals import refuse
@@ -121,11 +122,27 @@ def _with_room(request: Request) -> Traced:
     """The program in which sizes are symbols; at the largest ones, code decides as it does in this call."""
     for _ in range(MOST_ROOMS):
         free = traced_with_numbers(replace(request, state=request.walk(*request.state.roots)))
-        rooms = smaller_rooms(free)
-        if not rooms:
+        plain, rooms = _no_sizes(free), smaller_rooms(free)
+        if plain:  # rooms are of sizes: what code decides by numbers alone holds for these
+            request = replace(request, plain=request.plain | plain)
+        elif rooms:
+            request = replace(request, rooms={**request.rooms, **rooms})
+        else:
             return free
-        request = replace(request, rooms={**request.rooms, **rooms})
     raise OtherOperatorsError
+
+
+def _no_sizes(traced: Traced) -> frozenset[int]:
+    """The decisions that read what might be a size, and is none of what is computed."""
+    sizes = {*found_sizes(traced.graph)}
+    return frozenset(
+        at
+        for at, decision in enumerate(traced.decisions)
+        if decision.read is not None
+        and decision.read.room
+        and not isinstance(decision.ask, FoundSize)
+        and traced.numbers[decision.read.number].value not in sizes
+    )
 
 
 def smaller_rooms(traced: Traced) -> dict[int, int]:

@@ -355,12 +355,8 @@ class Tracer:
 
     def is_counted(self, thing: Any) -> bool:
         """Whether a thing is made of numbers that code counts, or reads."""
-        if not isinstance(thing, torch.SymInt):
-            return False
-        expression = thing.node.expr
-        return self.of_places(expression) is not None or (
-            self.reads is not None and self.reads.leaf(expression) is not None
-        )
+        read = self.reads.leaf if self.reads is not None else self.of_places
+        return isinstance(thing, torch.SymInt) and bool(self.of_places(thing.node.expr) or read(thing.node.expr))
 
     def part(self, size: Any, whole: Any) -> Any:
         """The length of a part of a dimension, as a size that may vary; None where it may not."""
@@ -521,9 +517,11 @@ class Tracer:
         for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
+        if (reads := None if self._in_backward else self.reads) is not None:
+            arguments = reads.in_slices(function, arguments, self._elements)
         counted = self._counted.replaced(function, arguments, keywords)
         counted = counted or self._tensor_index.replaced(function, arguments)
-        if counted is None and self.reads is not None and not self._in_backward:
+        if counted is None and reads is not None:
             counted = with_places(function, arguments, lambda mask: self._elements(mask) is not None)
         if counted is not None:
             return counted, arguments, keywords
@@ -673,6 +671,8 @@ class Tracer:
         except (*DATA_DEPENDENT, NO_SHAPE_RULE):
             raise
         except REFUSALS:
+            if has_symbols((arguments, keywords)):
+                raise  # the kernel would tell of the sizes of this call alone
             with self.interception.plainly():
                 found = result_of_kernel(operator, target, (arguments, keywords))
                 if found is None:

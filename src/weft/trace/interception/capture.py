@@ -623,6 +623,7 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
 # A padded batch becomes a packed one, and that a padded one again: what `torch.nn.utils.rnn` calls.
 pack_padded: Callable[..., Any] = torch._pack_padded_sequence
 pad_packed: Callable[..., Any] = torch._pad_packed_sequence
+pad_sequence: Callable[..., Any] = torch._C._nn.pad_sequence
 
 
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:
