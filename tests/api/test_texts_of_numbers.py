@@ -176,6 +176,31 @@ def test_what_is_shown_of_a_text_that_decides_is_of_the_call(
         assert found in (capsys.readouterr().out, 2 * capsys.readouterr().out)
 
 
+def info(key: str) -> float:
+    """Not one that shows what it is given."""
+    return SQUARES[key]
+
+
+class Journal:
+    """Something with methods that are named as those of loggers."""
+
+    def debug(self, key: str) -> float:
+        return SQUARES[key]
+
+
+SQUARES = {f"{n}": n * n for n in (0.5, 1.5, 2.5, 3.5)}
+JOURNAL = Journal()
+
+
+@pytest.mark.parametrize(
+    "used", [lambda by: info(f"{by}"), lambda by: JOURNAL.debug(f"{by}"), lambda by: Journal().debug(f"{by}")]
+)
+def test_a_function_of_any_name_may_decide_by_a_text(used: Callable[[float], float]) -> None:
+    ours = weft.hybridize(lambda x, by: x * used(by))
+    for by in (0.5, 1.5, 2.5, 3.5):
+        assert torch.equal(ours(torch.ones(2), by), torch.ones(2) * by * by)
+
+
 def test_a_library_may_catch_that_a_size_has_no_hash() -> None:
     """As einops does, which goes on without a cache then."""
     text = "def remembered(n, known):\n    try:\n        return known[n]\n    except TypeError:\n        return n\n"

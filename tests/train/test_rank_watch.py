@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.train.processes.rank_watch import BUSY_SILENCE, SILENCE, Sign, is_gone, this_machine
+from weft.train.processes.rank_watch import BUSY_SILENCE, SILENCE, Sign, is_gone, silent, this_machine
 
 LONG = SILENCE + 1
 
@@ -31,6 +31,7 @@ def sign_of(process: subprocess.Popen[bytes]) -> Sign:
 def test_a_busy_process_of_this_machine_is_not_gone(process) -> None:
     assert not is_gone(sign_of(process), LONG)
     assert is_gone(sign_of(process), BUSY_SILENCE + 1)
+    assert "runs, but has given no sign of life for 60 seconds" in silent(1, sign_of(process)).reason
 
 
 def test_a_stopped_process_is_gone(process) -> None:

@@ -17,6 +17,7 @@ from weft.trace.decisions import Decision, NumberRead
 from weft.trace.python_state.draws import Draw
 from weft.trace.traced import Traced, leave_the_same
 from weft.trace.varying import (
+    ALIAS,
     SAME_OPERATORS,
     OtherOperatorsError,
     SymbolicLayout,
@@ -47,9 +48,6 @@ def with_found_sizes(free: Traced, fixed: Traced, *, drawn: bool = False) -> Tra
 
 def _laid_out(decision: Decision, layout: FoundLayout) -> Decision:
     return replace(decision, values=tuple(map(layout, decision.values)))
-
-
-ALIAS = "aten.alias.default"
 
 
 class FoundLayout(SymbolicLayout):

@@ -1,4 +1,4 @@
-"""What MXNet keeps apart as not yet settled: `mx.contrib`."""
+"""Give the modules that users contributed to MXNet: `mx.contrib`."""
 
 from typing import NoReturn
 

@@ -178,6 +178,9 @@ def silent(rank: int, sign: Sign) -> RankFailure:
     """Say what a rank that gives no sign of life was last seen doing."""
     if sign.doing == "ended":
         return RankFailure(rank, sign.step, "it has ended, and the others have not", None)
+    if is_seen_running(sign):
+        why = f"process {sign.process} runs, but has given no sign of life for {BUSY_SILENCE:.0f} seconds"
+        return RankFailure(rank, sign.step, why, sign.line)
     return RankFailure(rank, sign.step, f"process {sign.process} was killed or is stopped: no sign of life", sign.line)
 
 
