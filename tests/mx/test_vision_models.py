@@ -45,7 +45,7 @@ def made(name: str) -> Any:
 def test_a_network_has_the_structure_the_names_and_the_sizes_of_mxnets(name: str) -> None:
     net, exported = made(name), EXPORTED[name]
     assert repr(net) == exported["shown"]
-    assert list(net._parameters_by_path()) == exported["paths"]
+    assert list(net._collect_params_with_prefix()) == exported["paths"]
     parameters = net.collect_params()
     assert list(parameters.keys()) == list(exported["shapes"])
     for key, shape in exported["shapes"].items():

@@ -2,13 +2,14 @@
 
 from typing import NoReturn
 
-from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, log, profiler, runtime, test_utils, visualization
 from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
 from weft.mx.arrays import custom as operator
 from weft.mx.arrays import nd as ndarray
 from weft.mx.arrays import queue as engine
 from weft.mx.arrays.nd import random
+from weft.mx.arrays.nd import random as rnd
 from weft.mx.base import MXNetError, context
 from weft.mx.base import numpy_mode as util
 from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
@@ -78,6 +79,7 @@ __all__ = [
     "is_np_shape",
     "kv",
     "kvstore",
+    "log",
     "lr_scheduler",
     "metric",
     "mod",
@@ -95,7 +97,9 @@ __all__ = [
     "profiler",
     "random",
     "recordio",
+    "rnd",
     "rnn",
+    "runtime",
     "sym",
     "symbol",
     "test_utils",

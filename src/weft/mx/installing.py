@@ -7,7 +7,7 @@ from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import base, contrib, d2l, gluon, profiler, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, log, profiler, runtime, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context, numpy_mode
 from weft.mx.gluon import (
@@ -92,10 +92,12 @@ MODULES: dict[str, Any] = {
     "mxnet.operator": custom,
     "mxnet.profiler": profiler,
     "mxnet.optimizer": optimizer,
+    "mxnet.optimizer.optimizer": optimizer,
     "mxnet.callback": model,
     "mxnet.io": io,
     "mxnet.kv": kvstore,
     "mxnet.kvstore": kvstore,
+    "mxnet.log": log,
     "mxnet.lr_scheduler": lr_scheduler,
     "mxnet.metric": metric,
     "mxnet.mod": module,
@@ -107,8 +109,10 @@ MODULES: dict[str, Any] = {
     "mxnet.random": nd.random,
     "mxnet.recordio": recordio,
     "mxnet.rnn": legacy_rnn,
+    "mxnet.runtime": runtime,
     "mxnet.sym": sym,
     "mxnet.symbol": sym,
+    "mxnet.symbol.contrib": sym.contrib,
     "mxnet.symbol.symbol": symbol,
     "mxnet.test_utils": test_utils,
     "mxnet.util": numpy_mode,

@@ -26,6 +26,7 @@ from weft.mx.arrays.frontend import (
 from weft.mx.arrays.invoke import call_operator, invoke_one
 from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, refuse_sparse, to_torch, type_text, zeros
 from weft.mx.arrays.queue import seed, waitall
+from weft.mx.arrays.weight_updates import update_functions
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import OPERATORS, Operator
@@ -134,7 +135,8 @@ def _rand_zipfian(true_classes: NDArray, num_sampled: int, range_max: int, ctx: 
     return array(classes, dtype="int64"), expected(true_classes.asnumpy()), expected(classes)
 
 
-contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_", {**FUNCTIONS, "rand_zipfian": _rand_zipfian})
+_OWN = {**FUNCTIONS, **update_functions(FRONTEND), "rand_zipfian": _rand_zipfian}
+contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_", _OWN)
 
 
 def _where(ctx: Context | None, dtype: Any) -> dict[str, Any]:

@@ -166,11 +166,17 @@ class Block:
             found.update(child.collect_params(select))
         return found
 
-    def _parameters_by_path(self, path: str = "") -> dict[str, Parameter]:
-        found = {path + name: parameter for name, parameter in self._reg_params.items()}
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, Parameter]:
+        """The parameters under the paths of their blocks, as files name them; libraries call it, and override it."""
+        path = prefix and prefix + "."
+        found = {path + self._name_in_file(name): parameter for name, parameter in self._reg_params.items()}
         for name, child in self._children.items():
-            found.update(child._parameters_by_path(f"{path}{name}."))
+            found.update(child._collect_params_with_prefix(path + name))
         return found
+
+    def _name_in_file(self, name: str) -> str:
+        """What files call a parameter that is this attribute."""
+        return name
 
     def register_child(self, block: Block, name: str | None = None) -> None:
         """Take in a child."""
@@ -213,7 +219,7 @@ class Block:
 
     def save_parameters(self, filename: str | os.PathLike[str], deduplicate: bool = False) -> None:
         """Write all parameters to a file, under the paths of the blocks."""
-        found = self._parameters_by_path()
+        found = self._collect_params_with_prefix()
         if deduplicate:
             found = {
                 name: parameter
@@ -232,7 +238,7 @@ class Block:
     ) -> None:
         """Read parameters from a file, which may be of other element types if they are to be cast."""
         loaded = load(filename)
-        mine = self._parameters_by_path()
+        mine = self._collect_params_with_prefix()
         if not loaded and not mine:
             return
         how = Loading(ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
@@ -325,6 +331,7 @@ class HybridBlock(Block):
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None) -> None:
         self._active = False
+        self._options: dict[str, Any] = {}  # of hybridize
         self._cached: tuple[GraphFunction, list[tuple[int, Parameter | None]], Any] | None = None
         self._graph: tuple[list[Symbol], Symbol, Any] | None = None
         self._input_form: Any = None
@@ -356,6 +363,7 @@ class HybridBlock(Block):
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """Run as one program from now on: options such as `static_alloc` are taken, and change nothing."""
         self._active = bool(active)
+        self._options = options
         self._clear_cached_op()
         super().hybridize(active, **options)
 
@@ -410,6 +418,18 @@ class HybridBlock(Block):
             if kind is not None:
                 parameter.shape = kind[0]
 
+    def infer_type(self, *args: Any) -> None:
+        """Find out the element types of parameters from those of inputs."""
+        data, out, _ = self._trace(*args)
+        flat = [entry for entry in flattened(args, self._wrong_input)[0] if entry is not None]
+        named = zip((variable.entries[0][0].name for variable in data), flat, strict=False)
+        found = out.infer_type_partial(**{name: array.dtype for name, array in named})
+        names = (out.list_arguments(), out.list_auxiliary_states())
+        by_name = {name: kind for part in zip(names, found[::2], strict=True) for name, kind in zip(*part, strict=True)}
+        for parameter in self.collect_params().values():
+            if by_name.get(parameter.name) is not None:
+                parameter.dtype = by_name[parameter.name]
+
     def _finish_deferred(self, args: Any) -> None:
         try:
             self.infer_shape(*args)
@@ -457,6 +477,8 @@ class HybridBlock(Block):
         return found
 
     def _build(self, args: Any) -> tuple[GraphFunction, list[tuple[int, Parameter | None]], Any]:
+        if self._options.get("static_shape") and not self._options.get("static_alloc"):
+            raise MXNetError("Check failed: config_.static_alloc: static_alloc must be True when static_shape is True")
         data, out, form = self._trace(*args)
         self._bound.clear()
         parameters = {parameter.name: parameter for parameter in self.collect_params().values()}

@@ -366,6 +366,10 @@ class Lambda(Block):
 
     def __init__(self, function: str | Callable[..., Any], prefix: str | None = None) -> None:
         super().__init__(prefix)
+        if isinstance(function, str) and not hasattr(nd, function):
+            raise AssertionError(f"Function name {function} is not found in ndarray.")
+        if not isinstance(function, str) and not callable(function):
+            raise ValueError(f"Unrecognized function in lambda: {function} of type {type(function)}")  # noqa: TRY004  # MXNet's
         self._function: Any = getattr(nd, function) if isinstance(function, str) else function
 
     def forward(self, *args: Any) -> Any:
@@ -493,6 +497,8 @@ class _Conv(HybridBlock):
         super().__init__(**options)
         count, layout = self.dims, own["layout"] or LAYOUTS[self.dims]
         kernel = _tuple(kernel_size, count)
+        if len(kernel) != count:
+            raise AssertionError(f"kernel_size must be a number or a list of {count} ints")
         self._channels, self._in_channels = channels, own["in_channels"]
         self._given: dict[str, Any] = {
             "kernel": kernel, "stride": _tuple(strides, count), "dilate": _tuple(own["dilation"], count),

@@ -71,8 +71,8 @@ class Parameter:
         self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
         self._differentiable = differentiable
         self._allow_deferred_init = allow_deferred_init
-        self._grad_req = grad_req if differentiable else "null"
         self._data: OrderedDict[Context, NDArray] | None = None
+        self.grad_req = grad_req
         self._deferred: tuple[Any, list[Context], NDArray | None] | None = None
         self._var: Symbol | None = None
 

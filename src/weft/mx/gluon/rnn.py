@@ -108,6 +108,11 @@ class _Layer(HybridBlock):
         text += f", dropout={self._dropout}" if self._dropout != 0 else ""
         return text + (", bidirectional" if self._dir == 2 else "") + ")"
 
+    def _name_in_file(self, name: str) -> str:
+        """Files name the weights as those of the cells that do the same."""
+        place, _, part = name.partition("_")
+        return f"_unfused.{place[1:]}.{place[0] + '_cell.' if self._dir == 2 else ''}{part}"
+
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         """The sizes of the states."""
         shape = (self._num_layers * self._dir, batch_size, self._hidden_size)

@@ -66,8 +66,14 @@ def _one_unknown_size(p: Any, sizes: Sizes, output: Shape) -> Sequence[Shape | N
 @computes("Reshape", backwards=_one_unknown_size)
 def reshape(p: Any, x: Tensor) -> Tensor:
     """Give the same elements other sizes."""
-    codes = p.shape or p.target_shape
-    return x.reshape(reshaped(x.shape, codes, reverse=p.reverse))
+    if p.shape or not p.target_shape:
+        return x.reshape(reshaped(x.shape, p.shape, reverse=p.reverse))
+    sizes = [*p.target_shape]  # as before 0.9: 0 is what is left
+    if p.keep_highest:
+        sizes[0] = x.shape[0]
+    if sizes.count(0) > 1:
+        raise MXNetError(f"Reshape: one size of target_shape may be 0, and {p.target_shape} has more")
+    return x.reshape([size or -1 for size in sizes])
 
 
 @computes("reshape_like", mixed=True)

@@ -106,7 +106,8 @@ class Executor:
                     f"New shape of arg: {name} is larger than original: begin with the large one, or allow_up_sizing"
                 )
         context = next(iter(self.arg_dict.values())).context
-        made = simple_bind(self.symbol, context, dict(self._requests), None, **shapes)
+        requests = {name: self._requests[name] if name in self.grad_dict else "null" for name in self.arg_dict}
+        made = simple_bind(self.symbol, context, requests, None, **shapes)
         for part in ("arg_dict", "grad_dict", "aux_dict"):
             ours, theirs = getattr(made, part), getattr(self, part)
             ours.update({name: theirs[name] for name in ours if theirs[name].shape == ours[name].shape})

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import torch
 
 from weft.mx.arrays.frontend import (
@@ -23,6 +22,7 @@ from weft.mx.base.element_types import TYPE_NUMBERS, numpy_type, torch_type, typ
 from weft.mx.base.errors import MXNetError, NotImplementedForSymbol
 from weft.mx.operators.table import Operator, Shape, operator
 from weft.mx.symbols.names import naming, scoped_attributes
+from weft.mx.symbols.type_inference import infer_element_types
 
 VERSION = 10901
 BODIES = "subgraphs"  # the parameter that has the bodies of loops and branches, which in files stand beside the others
@@ -251,9 +251,14 @@ class Symbol:
 
     # Sizes and types.
 
-    def infer_shape(self, *args: Shape, **given: Shape) -> Any:
+    def infer_shape(self, *args: Shape, **given: Any) -> Any:
         """The sizes of arguments, outputs and auxiliary states; None of all, where some do not follow."""
+        if args and given:
+            raise ValueError("Can only specify known argument shapes either by positional or kwargs way.")
         known = dict(zip(self.list_arguments(), args, strict=False)) | given
+        for name, shape in given.items():
+            if not isinstance(shape, (tuple, list)):
+                raise TypeError(f"Arguments need to be shapes (tuple), but '{name}' is {type(shape)}.")
         try:
             found = self._infer(known)
         except MXNetError:
@@ -294,14 +299,33 @@ class Symbol:
         return f"\nCandidate arguments:{shown}"
 
     def infer_type(self, *args: Any, **given: Any) -> Any:
-        """The element types of arguments, outputs and auxiliary states: those of the first that is known."""
+        """The element types of arguments, outputs and auxiliary states; None of all, where some do not follow."""
+        known = dict(zip(self.list_arguments(), args, strict=False)) | given
+        try:
+            found = self.infer_type_partial(**known)
+        except MXNetError:
+            shown = "".join(f"  {name}: {type_name(dtype)}\n" for name, dtype in known.items() if dtype is not None)
+            sys.stdout.write(f"infer_type error. Arguments:\n{shown}")  # as MXNet does
+            raise
+        return (None, None, None) if any(None in part for part in found) else found
+
+    def infer_type_partial(self, *args: Any, **given: Any) -> Any:
+        """The element types as far as they follow; None of those that do not."""
         unknown = sorted(set(given) - set(self.list_inputs()))
         if unknown:
             raise MXNetError(f"InferTypeKeyword argument name {unknown[0]} not found.{self._candidates()}")
-        known = [dtype for dtype in (*args, *given.values()) if dtype is not None]
-        kind = numpy_type(torch_type(known[0])) if known else np.float32
-        arguments, auxiliary = self.variables()
-        return [kind] * len(arguments), [kind] * len(self.entries), [kind] * len(auxiliary)
+        given = dict(zip(self.list_arguments(), args, strict=False)) | given
+        parts = [[(node, 0) for node in part] for part in self.variables()]
+        known = {}
+        for node, _ in (entry for part in parts for entry in part):
+            text = node.attributes.get("__dtype__")
+            dtype = given.get(node.name, _type_of_text(text) if text else None)
+            if dtype is not None:
+                known[node, 0] = torch_type(dtype)
+        found = infer_element_types(self.nodes(), known)
+        types = [[None if entry not in found else numpy_type(found[entry]) for entry in part]
+                 for part in (parts[0], self.entries, parts[1])]  # fmt: skip
+        return tuple(types)
 
     def _infer(self, given: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> dict[Entry, Kind]:
         """The sizes and types of all that follows from what is given, forwards and backwards into weights."""

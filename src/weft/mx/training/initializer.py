@@ -337,5 +337,5 @@ def create(given: Any) -> Any:
     name, options = json.loads(given) if given.startswith("[") else (given, {})
     kind = NAMES.get(name.lower())
     if kind is None:
-        raise ValueError(f"Cannot find initializer {name}. Valid initializers are: {', '.join(sorted(NAMES))}")
+        raise AssertionError(f"{name} is not registered. Please register with initializer.register first")
     return kind(**options)

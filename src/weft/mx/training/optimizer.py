@@ -30,6 +30,14 @@ def register(kind: type[Optimizer]) -> type[Optimizer]:
 class Optimizer:
     """The rule by which weights change, and what it is told: learning rate, decay, clipping."""
 
+    register = staticmethod(register)
+    opt_registry = REGISTERED
+
+    @staticmethod
+    def create_optimizer(name: str, **given: Any) -> Optimizer:
+        """An optimizer by its name."""
+        return create(name, **given)
+
     def __init__(
         self,
         rescale_grad: float = 1.0,
@@ -86,6 +94,14 @@ class Optimizer:
     def _get_wd(self, index: Any) -> float:
         """The decay of a parameter."""
         return self.wd * self._multiplier(index, "wd_mult", self.wd_mult)
+
+    def _get_lrs(self, indices: list[Any]) -> list[float]:
+        """The rates of parameters; optimizers of users ask for them."""
+        return [self._get_lr(index) for index in indices]
+
+    def _get_wds(self, indices: list[Any]) -> list[float]:
+        """The decays of parameters."""
+        return [self._get_wd(index) for index in indices]
 
     def _update_count(self, index: Any) -> None:
         """Count one more update of a parameter."""
@@ -203,7 +219,74 @@ class SGD(_ByOperator):
         return super()._options(index) if self.momentum else {}
 
 
-REGISTERED["ccsgd"] = SGD  # its name in old scripts
+@register
+class ccSGD(SGD):  # MXNet's name, from before SGD was its
+    """The same as SGD."""
+
+
+@register
+class LBSGD(SGD):
+    """SGD for large batches: gradients of several are one, and rates grow while it warms up, or go by layers' norms."""
+
+    options: ClassVar[dict[str, Any]] = {
+        "momentum": 0.0, "multi_precision": False, "warmup_strategy": "linear", "warmup_epochs": 5, "batch_scale": 1,
+        "updates_per_epoch": 32, "begin_epoch": 0, "num_epochs": 60,
+    }  # fmt: skip
+    warmup_strategy: str
+    warmup_epochs: int
+    batch_scale: int
+    updates_per_epoch: int
+    begin_epoch: int
+
+    def __init__(self, *places: Any, **given: Any) -> None:
+        super().__init__(*places, **given)
+        self._gathered: dict[int, tuple[int, NDArray]] = {}  # how many gradients, and the sum of those since the last
+
+    def _grown(self, count: int) -> float:
+        """By how much rates are larger after as many gradients."""
+        last = self.warmup_epochs * self.updates_per_epoch
+        if count >= last:
+            return float(self.batch_scale)
+        part = count / last if last > 1 else 0.0
+        powers = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}
+        power = powers.get(self.warmup_strategy)
+        return 1.0 if power is None or not part else 1.0 + (self.batch_scale - 1) * part**power
+
+    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """Change one weight, if its large batch is complete."""
+        begun, total = self._gathered.get(index, (self.begin_epoch * self.updates_per_epoch, None))
+        count, total = begun + 1, grad if total is None else total + grad
+        if count % self.batch_scale:
+            self._gathered[index] = count, total.copy()
+            self._update_count(index)
+            return
+        self._gathered[index] = count, nd.zeros_like(grad)
+        given, mean = self._given(index), total / self.batch_scale
+        if self.warmup_strategy == "lars":
+            sizes = [float((array * array).sum().asscalar()) for array in (weight, mean)]
+            ratio = (sizes[0] / (sizes[1] + given["wd"] * sizes[0] + 1e-18)) ** 0.5
+            given["lr"] *= min(max(ratio, 0.01), 100.0)
+        else:
+            given["lr"] *= self._grown(count)
+        if self.momentum:
+            given["momentum"] = self.momentum
+        _apply(self.operator, weight, (mean,) if state is None else (mean, state), given)
+
+
+@register
+class Test(Optimizer):
+    """Add gradients to weights, and keep the weights: for tests of what calls optimizers."""
+
+    __test__ = False  # to pytest
+
+    def create_state(self, index: int, weight: NDArray) -> NDArray:  # noqa: ARG002
+        """A copy of the weight, of zeros at first."""
+        return _like(weight)
+
+    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:  # noqa: ARG002
+        """Change one weight."""
+        weight += grad * self.rescale_grad
+        state[:] = weight
 
 
 @register
