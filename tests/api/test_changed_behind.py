@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
+import ctypes
 import functools
 import types
 import weakref
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.ways import Work, assert_every_way
+from torch import nn
 
 import weft
 
@@ -21,6 +24,10 @@ WAYS = ("hybridize", "library", "lazy")
 
 class Key:
     """What a weak dictionary may have as a key."""
+
+    def number(self) -> float:
+        """A method."""
+        return 3.0
 
 
 def inner(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
@@ -85,6 +92,24 @@ def library_function() -> Work:
     return changed(function, lambda: holder.update(act=torch.exp))
 
 
+def missing_items() -> Work:
+    found = collections.defaultdict[str, float](lambda: 2.0)
+    return changed(lambda x: x * (found["a"], found.clear())[0], lambda: setattr(found, "default_factory", lambda: 3.0))
+
+
+def attribute_of_a_class_of_classes() -> Work:
+    class Kinds(type):
+        scale = 2.0
+
+        def __getitem__(cls, number: int) -> float:
+            return cls.scale * number
+
+    class Kind(metaclass=Kinds):
+        pass
+
+    return changed(lambda x: x * Kind[3], lambda: setattr(Kind, "scale", 5.0))
+
+
 CHANGES: dict[str, Callable[[], Work]] = {
     "a mapping proxy": proxy,
     "a user's dictionary": lambda: kept_in(collections.UserDict(a=1), lambda x: x["a"], lambda x: x.update(a=2)),
@@ -97,6 +122,9 @@ CHANGES: dict[str, Callable[[], Work]] = {
     "a library's function under a name of the user's": library_function,
     "a long list": lambda: kept_in([0] * 300, lambda x: x[150], lambda x: x.__setitem__(150, 1)),
     "a long dictionary": lambda: kept_in(dict.fromkeys(range(300), 0), lambda x: x[150], lambda x: x.update({150: 1})),
+    "what makes missing items": missing_items,
+    "a class's attribute behind its own class's": attribute_of_a_class_of_classes,
+    "numbers of C": lambda: kept_in((ctypes.c_float * 2)(1, 2), lambda x: x[1], lambda x: x.__setitem__(1, 5)),
     "a long set": lambda: kept_in(set(range(300)), lambda x: 300 in x, lambda x: x.add(300)),
     "a long list inside": lambda: kept_in([[[0] * 300]], lambda x: x[0][0][9], lambda x: x[0][0].__setitem__(9, 1)),
     "a large array": lambda: kept_in(np.zeros(1 << 14), lambda x: x[9], lambda x: x.__setitem__(9, 1)),
@@ -109,12 +137,110 @@ def test_what_others_change_is_seen_by_the_next_call(name: str) -> None:
     assert not assert_every_way(CHANGES[name], *WAYS)
 
 
+def of_reference(first: Key) -> Any:
+    reference = weakref.ref(first)
+    return lambda x: x + (reference() is None)
+
+
+def of_proxy(first: Key) -> Any:
+    proxy = weakref.proxy(first)
+
+    def told(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x + len(str(proxy)[:1])
+        except ReferenceError:
+            return x * 9
+
+    return told
+
+
+def of_method(first: Key) -> Any:
+    method = weakref.WeakMethod(first.number)
+    return lambda x: x + (7 if method() is None else method()())
+
+
+def of_values(first: Key) -> Any:
+    values = weakref.WeakValueDictionary[Any, Any]({"first": first})
+    return lambda x: x + len(values)
+
+
+def of_keys(first: Key) -> Any:
+    values = weakref.WeakKeyDictionary[Any, Any]({first: 3.0})
+    return lambda x: x + sum(values.values())
+
+
+def of_set(first: Key) -> Any:
+    values = weakref.WeakSet[Any]([first])
+    return lambda x: x + len(values)
+
+
+@pytest.mark.parametrize("make", [of_reference, of_proxy, of_method, of_values, of_keys, of_set])
+def test_what_is_only_referred_to_weakly_may_die(make: Callable[[Key], Any]) -> None:
+    kept = [Key()]
+    plain = make(kept[0])
+    function = weft.hybridize(plain, whole=False)
+    for number in range(6):
+        assert torch.equal(function(torch.ones(1)), plain(torch.ones(1)))
+        if number == 2:
+            kept.clear()
+    assert "weak" in str(weft.explain(function))
+
+
+class Child(nn.Module):
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = weakref.ref(owner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Owner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.child, self.scale = Child(self), 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.child(x) * self.child.owner().scale  # type: ignore[operator]
+
+
+def test_weak_references_that_matter_to_nobody_or_are_held_anyhow_need_no_python() -> None:
+    owner = Owner()
+    for net, last in ((owner.child, 2.0), (owner, 6.0)):
+        hybrid = weft.hybridize(net)
+        hybrid(torch.ones(1))
+        owner.scale = 3.0
+        assert hybrid(torch.ones(1)) == last
+        assert "weak" not in str(weft.explain(hybrid))
+        weft.hybridize(net, False)
+
+
 def test_what_is_put_in_weak_containers_is_seen_by_the_next_call() -> None:
     first, second = Key(), Key()
     scales, kept = weakref.WeakKeyDictionary[Any, Any]({first: 1.0}), weakref.WeakSet[Any]([first])
-    function = weft.hybridize(lambda x: x * scales[first] + len(kept))
+    function = weft.hybridize(lambda x: x * scales[first] + len(kept) + (second is None))
     assert function(torch.ones(1)) == 2
     scales[first] = 3.0
     assert function(torch.ones(1)) == 4
     kept.add(second)
     assert function(torch.ones(1)) == 5
+
+
+def test_a_builtin_that_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = weft.hybridize(lambda x: x * round(1.2))
+    assert function(torch.ones(1)) == 1
+    monkeypatch.setattr(builtins, "round", lambda _: 7)
+    assert function(torch.ones(1)) == 7
+    monkeypatch.undo()
+    assert function(torch.ones(1)) == 1
+
+
+def test_what_is_registered_for_a_class_later_is_seen() -> None:
+    @functools.singledispatch
+    def scale(_: object) -> float:
+        return 2.0
+
+    function = weft.hybridize(lambda x: x * scale(1.5))
+    assert function(torch.ones(1)) == 2
+    scale.register(float)(lambda _: 7.0)
+    assert function(torch.ones(1)) == 7

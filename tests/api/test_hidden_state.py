@@ -105,13 +105,13 @@ def methodcaller() -> Work:
 def weak_reference() -> Work:
     s = Settings()
     r = weakref.ref(s)
-    return work(lambda x: x * r().scale, setting(s), watched=s)
+    return work(lambda x: x * r().scale + (r() is not s), setting(s), watched=s)
 
 
 def weak_proxy() -> Work:
     s = Settings()
     r = weakref.proxy(s)
-    return work(lambda x: x * r.scale, setting(s), watched=s)
+    return work(lambda x: x * r.scale + (r == 1) * s.scale, setting(s), watched=s)
 
 
 def weak_method() -> Work:
@@ -454,6 +454,9 @@ SEEN: dict[str, Callable[[], Work]] = {
         "def f(x):\n    try:\n        return x * SCALE\n    except NameError:\n        return x - 1\n", {"SCALE": 7.0}
     ),
     "a builtin that is shadowed": of_text("def f(x):\n    return x * max(1.0, 2.0)\n", {"max": lambda *_: 7.0}),
+    "a class that is shadowed": of_text("def f(x):\n    return x * len(type(x).__name__)\n", {"type": lambda _: int}),
+    "a number's class that is shadowed": of_text("def f(x):\n    return x * float('2')\n", {"float": lambda _: 7.0}),
+    "an identity that is shadowed": of_text("def f(x):\n    return x * (id(f) < 9)\n", {"id": lambda _: 1}),
     "a module that is imported inside": imported_inside("import {0} as g; return x * g.scale"),
     "a name that is imported inside": imported_inside("from {0} import scale; return x * scale"),
     "a number of a list": number_that_walks(lambda: [1.0], lambda a: a[0], lambda a, n: item(a, 0)(n - 1.5)),

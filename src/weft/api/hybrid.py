@@ -61,8 +61,8 @@ from weft.trace.interception.user_lines import user_place, user_stack_level
 from weft.trace.python_state.containers import Touched, attributes
 from weft.trace.python_state.facts import OF_INFERENCE
 from weft.trace.python_state.given_objects import FlatArguments, FlatCall, aliases_of
-from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
-from weft.trace.request import Around, Request
+from weft.trace.python_state.reachable import PythonState, find_state
+from weft.trace.request import Around, Request, waits_for_sizes
 from weft.trace.signature import (
     Key,
     key_change,

@@ -8,10 +8,16 @@ from typing import Any
 
 from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
+from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.results.result_types import ResultTypes
 from weft.trace.size_symbols import AskedSizes
+
+
+def waits_for_sizes(state: PythonState) -> bool:
+    """Whether a first call would materialise parameters or buffers of lazy modules."""
+    return any(unmaterialised(slot.get()) for slot in state.slots.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,9 @@ from weft.trace.python_state.facts import left_settings, put_back
 from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.impurity import Refusing
 from weft.trace.python_state.locations import Slot
-from weft.trace.python_state.reachable import SOURCES, PythonState
+from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.retracing import Noting
+from weft.trace.python_state.sources import SOURCES
 from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,
     TensorFacts,

@@ -249,6 +249,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "hybridize runs Python once per signature, so every run would get what came at the first",
             "take it before the call, and pass it as an argument; or " + KEEP_EAGER,
         ),
+        "weak reference": (
+            "the program reads a weak reference to what it reaches by nothing else",
+            "a program holds what it relies on, so that the reference would never die",
+            "let the code reach the object itself, too, or pass it as an argument; or " + KEEP_EAGER,
+        ),
         "context variable": (
             "the program sets a context variable that held nothing",
             "what was set cannot be taken away again, so that each call would find it set",

@@ -13,6 +13,8 @@ from threading import local
 from types import CellType, MappingProxyType
 from typing import Any
 
+from weft.trace.interception.builtin_names import is_builtin_name
+
 MISSING = object()
 Keys = frozenset[Any]
 NOTHING: Keys = frozenset()
@@ -142,6 +144,13 @@ class OfPartial(Slotted):
         self.thing.__setstate__((*made_of.values(), vars(self.thing)))
 
 
+class OfDefaults(Slotted):
+    """What makes the missing items of a dictionary, which others may replace."""
+
+    def _names(self) -> list[str]:
+        return ["default_factory"]
+
+
 class OfObject(Slotted):
     """The class of an object, which others may replace."""
 
@@ -175,17 +184,10 @@ class AbsentNames(Slotted):
 
     def __getitem__(self, names: Any) -> Any:
         own = self.thing
-        return () if own.keys().isdisjoint(names) else tuple(sorted(name for name in names if name in own))
-
-
-class Answered(Slotted):
-    """What an object gives when it is called without arguments: a weak reference what it is of."""
-
-    def _names(self) -> list[str]:
-        return []
-
-    def __getitem__(self, _: Any) -> Any:
-        return self.thing()
+        if own.keys().isdisjoint(names):
+            return ()
+        # While code is traced names of builtins stand for others there.
+        return tuple(sorted(name for name in names if name in own and not is_builtin_name(own.get(name))))
 
 
 def attributes(thing: Any) -> MutableMapping[str, Any]:
@@ -232,15 +234,21 @@ VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 def behind(thing: Any) -> Any:
-    """What a proxy or a container of the library keeps its items in; None of any other thing."""
+    """What a view or a container of the library keeps its items in; None of any other thing."""
     if isinstance(thing, (MappingProxyType, *VIEWS)):
         return next(iter(gc.get_referents(thing)))
     if isinstance(thing, weakref.WeakSet):
         return vars(thing)["data"]
-    if type(thing) in weakref.ProxyTypes:
-        with suppress(ReferenceError):
-            return thing.__reduce_ex__.__self__  # a method of what it is of
     return thing.obj if isinstance(thing, memoryview) else None
+
+
+def referent(thing: Any) -> Any:
+    """What a weak reference or a proxy is of, of a method its object; None where that is gone."""
+    if isinstance(thing, weakref.ReferenceType):
+        return getattr(found := thing(), "__self__", found)
+    with suppress(ReferenceError):
+        return thing.__reduce_ex__.__self__  # a method of what it is of
+    return None
 
 
 class Touched:

@@ -26,7 +26,8 @@ from weft.ir.graph import Place
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.locations import Slot, standing_in
-from weft.trace.python_state.reachable import OF_PROCESS, SOURCES, PythonState
+from weft.trace.python_state.reachable import PythonState
+from weft.trace.python_state.sources import OF_PROCESS, SOURCES
 
 # What gives one number: a Python int or float, where it is asked for no array.
 _NAMES = """

@@ -48,7 +48,7 @@ from weft.trace.python_state.containers import (
     look,
     put,
 )
-from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of, registries
+from weft.trace.python_state.facts import APART, BUFFERS, OF_C, SIMPLE, buffer_of, registries
 from weft.trace.python_state.given_objects import kind_of_object
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
@@ -243,6 +243,8 @@ def refill(container: Any, items: Any) -> None:
             container[...] = np.frombuffer(content, container.dtype).reshape(container.shape)
         elif isinstance(container, array):
             container[:] = array(container.typecode, content)
+        elif isinstance(container, OF_C):
+            memoryview(container).cast("B")[:] = content
         else:
             container[:] = content
         return

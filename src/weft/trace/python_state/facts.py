@@ -10,6 +10,7 @@ that was traced; what they tell is compared at each call of a program whose code
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from abc import ABCMeta
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any, TypeAlias, Union
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +44,8 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 WHOLE = (nn.Module, torch.Generator, type, ModuleType)
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-BUFFERS = (bytearray, array, np.ndarray)
-Buffer: TypeAlias = Union[bytearray, "array[Any]", "np.ndarray[Any, Any]"]
+OF_C = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
+BUFFERS: tuple[Any, ...] = (bytearray, array, np.ndarray, *OF_C)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 REGISTRIES = ("_parameters", "_buffers")
 # Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
@@ -126,21 +127,21 @@ def _items_of(thing: Any, base: Any, touched: Touched) -> Items:
     return Items(sorted(found, key=id) if base in (set, frozenset) else found)
 
 
-def _content_of_buffer(thing: Buffer, depth: int, other: Callable[[Any], Any] | None, touched: Touched) -> Any:
+def _content_of_buffer(thing: Any, depth: int, other: Callable[[Any], Any] | None, touched: Touched) -> Any:
     if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
         return (type(thing), thing.shape, content(list(thing.flat), depth + 1, other, touched))
     return (type(thing), getattr(thing, "dtype", None), _image_of(thing))
 
 
-def buffer_of(thing: Buffer) -> tuple[Any, Any]:
+def buffer_of(thing: Any) -> tuple[Any, Any]:
     """The shape and the bytes of an array of numbers; of an array of objects these."""
     shape = thing.shape if isinstance(thing, np.ndarray) else None
     if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
         return shape, tuple(thing.flat)
-    return shape, bytes(thing) if isinstance(thing, bytearray) else thing.tobytes()
+    return shape, thing.tobytes() if isinstance(thing, np.ndarray) else memoryview(thing).tobytes()
 
 
-def _image_of(thing: Buffer) -> tuple[Any, bytes]:
+def _image_of(thing: Any) -> tuple[Any, bytes]:
     """What is compared of an array of numbers: its shape and bytes, or a digest of these."""
     shape, found = buffer_of(thing)
     return shape, found if len(found) <= LARGEST_KEPT else hashlib.sha1(found, usedforsecurity=False).digest()
@@ -153,7 +154,7 @@ def is_long(thing: Any) -> bool:
         return bool(base.__len__(thing) > LONG)
     if isinstance(thing, np.ndarray):
         return bool(thing.nbytes > LONG << 10)
-    return isinstance(thing, (bytearray, array)) and len(thing) * getattr(thing, "itemsize", 1) > LONG << 10
+    return isinstance(thing, BUFFERS) and memoryview(thing).nbytes > LONG << 10
 
 
 def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
@@ -222,7 +223,7 @@ def container_kind(thing: Any) -> Any:
     kind = type(thing)
     if kind in CONTAINERS or kind is torch.Tensor:
         return None if kind is torch.Tensor else kind
-    return next((base for base in CONTAINERS if isinstance(thing, base)), None)
+    return next((base for base in CONTAINERS if issubclass(kind, base)), None)  # a weak proxy is none of what it is of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

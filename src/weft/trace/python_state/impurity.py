@@ -37,9 +37,12 @@ from weft.trace.interception.modes import MAKE_SUBCLASS
 from weft.trace.interception.refusals import note_raised, refuse, refuse_forgotten
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.caches import CACHED, METHODS, Memory, code_of_full
+from weft.trace.python_state.containers import referent
 from weft.trace.python_state.draws import set_state, state_of
 from weft.trace.python_state.locations import Slot, standing_in
-from weft.trace.python_state.reachable import OF_PROCESS, TAKEN, PythonState
+from weft.trace.python_state.names import is_library
+from weft.trace.python_state.reachable import PythonState
+from weft.trace.python_state.sources import OF_PROCESS, TAKEN
 
 Found = TypeVar("Found")
 
@@ -81,6 +84,8 @@ ASIDE |= {"importlib", "_frozen_importlib", "_frozen_importlib_external"}
 
 def without_impure_calls(state: PythonState, trace: Callable[[], Found]) -> Found:
     """Give what tracing gives, or refuse where it asks for what is another answer each time."""
+    for path in _fleeting(state):
+        refuse("weak reference", None, detail=path)
     with _iterators_refused(state):
         full = {code: Memory(cached) for cached in state.caches if (code := code_of_full(cached)) is not None}
         by_system = any(isinstance(one, random.SystemRandom) for one in state.sources)
@@ -92,6 +97,15 @@ def without_impure_calls(state: PythonState, trace: Callable[[], Found]) -> Foun
             return trace()
         finally:
             sys.setprofile(outer)
+
+
+def _fleeting(state: PythonState) -> Iterator[str]:
+    """Where code may find weak references to what it reaches by nothing else: that ends when others let go of it."""
+    for reference, path, attribute in state.references:
+        thing = referent(reference)
+        is_held = thing is None or id(thing) in state.visited or id(thing) in state.places or is_library(thing)
+        if not (is_held or (attribute is not None and attribute not in state.mentioned and not state.asks_all)):
+            yield path
 
 
 def _watch(full: Mapping[CodeType, Memory], frame: FrameType, event: str, called: Any) -> None:

@@ -1,11 +1,13 @@
 """Notice functions and numbers of libraries that somebody puts others in the place of: `functional.relu = mine`.
 
-PyTorch's own modules call what stands in `torch`, in `torch.nn.functional` and in the class of tensors, so all of these
-three is compared: as words the version of each dictionary. Of other libraries' modules it is what code mentions.
+PyTorch's own modules call what stands in `torch`, in `torch.nn.functional`, in the class of tensors and among
+builtins, so all of these is compared: as words the version of each dictionary. Of other libraries' modules it is what
+code mentions.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -21,13 +23,13 @@ from weft.trace.python_state.containers import MISSING, Keys, class_dictionary
 from weft.trace.python_state.facts import SIMPLE, changed, join
 from weft.trace.python_state.names import Place, is_library
 
-WHOLE: tuple[Any, ...] = (torch, functional, torch.Tensor)
+WHOLE: tuple[Any, ...] = (torch, functional, torch.Tensor, builtins)
 _known: dict[int, dict[str, Any]] = {}  # what was there when it was looked at last, for all who look
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LibraryFact:
-    """What stood under the names of a module or class of PyTorch."""
+    """What stood under the names of a module or class of PyTorch, or of builtins."""
 
     path: str
     own: dict[str, Any]

@@ -7,7 +7,7 @@ import dis
 import sys
 import types
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property, partialmethod, wraps
+from functools import cache, cached_property, partialmethod, singledispatch, singledispatchmethod, wraps
 from inspect import getattr_static
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ TELLS_APART = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
 )
 MOST_CODE = 4096  # pieces of which answers are kept
+DISPATCHER: Any = getattr(singledispatch(len), "__code__")  # noqa: B009 - of functions that have a `registry`
 UNMENTIONED = """
     call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
     add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
@@ -262,6 +263,7 @@ def function_of(found: Any) -> types.FunctionType | None:
     """The function that is behind what a class has under a name; None if there is none."""
     found = found.fget if isinstance(found, property) else found
     found = found.func if isinstance(found, (cached_property, partialmethod)) else found
+    found = found.dispatcher if isinstance(found, singledispatchmethod) else found
     found = getattr(found, "__func__", found)
     if found is not None and not isinstance(found, types.FunctionType):
         found = wrapped_in(found)

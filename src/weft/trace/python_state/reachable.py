@@ -7,10 +7,8 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import random
 import types
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,23 +16,21 @@ from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
 from operator import attrgetter, methodcaller
-from queue import SimpleQueue
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
+from weakref import ProxyTypes, ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import nn
 from typing_extensions import get_protocol_members, is_protocol
 
-from weft.trace.interception.builtin_names import CALLED, NAMES, named_classes
+from weft.trace.interception.builtin_names import CALLED, NAMES, is_builtin_name, named_classes
 from weft.trace.interception.capture import is_stand_in
-from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.caches import CACHED, remembered
 from weft.trace.python_state.containers import (
     AbsentNames,
-    Answered,
     OfContext,
+    OfDefaults,
     OfFunction,
     OfObject,
     OfPartial,
@@ -75,6 +71,7 @@ from weft.trace.python_state.library_names import (
 )
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.names import (
+    DISPATCHER,
     IMPLICIT,
     TELLS_APART,
     Place,
@@ -95,16 +92,13 @@ from weft.trace.python_state.names import (
     user_bases,
     wrapped_in,
 )
+from weft.trace.python_state.sources import OF_PROCESS, SOURCES, TAKEN
 
 DEEPEST = 6
 # Containers that keep what is in them in an attribute.
 WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary, ChainMap)
 LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
-SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-OF_PROCESS: tuple[Any, ...] = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
-DIGESTS: tuple[Any, ...] = tuple({type(hashlib.new(name)) for name in hashlib.algorithms_guaranteed})
-TAKEN: tuple[Any, ...] = (Iterator, SimpleQueue, np.random.SeedSequence, *DIGESTS)  # gives something else each time
 BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 CODE = (types.FunctionType, types.MethodType, types.ModuleType, partial, type, nn.Module)
 MOST_HOPS, MOST_UNMENTIONED = 2, 1 << 12
@@ -139,6 +133,8 @@ class PythonState:
     unbound: dict[int, tuple[dict[str, Any], set[str]]] = field(default_factory=dict)  # global names that are not there
     bound: list[tuple[Slot, Any]] = field(default_factory=list)  # methods of generators and iterators
     stand_ins: list[Slot] = field(default_factory=list)
+    references: list[tuple[Any, str, str | None]] = field(default_factory=list)  # weak ones, with where they are
+    attribute: str | None = None  # of a module, inside of which the walk is
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
@@ -249,9 +245,9 @@ def find_state(*roots: Any) -> PythonState:
     for thing, path, _ in state.objects:
         own = attributes(thing)
         if not isinstance(thing, types.ModuleType) and type(own) is dict:
-            _visit_absent(state, own, type(thing), path or "an object")
+            _visit_absent(state, own, (type(thing),), path or "an object")
     for kind in state.classes:
-        _visit_absent(state, class_dictionary(kind), kind, kind.__name__)
+        _visit_absent(state, class_dictionary(kind), (kind, type(kind)), kind.__name__)
         _visit_line(state, kind)
     for space, names in state.unbound.values():
         name = f"a global name ({', '.join(sorted(names)[:3])})"
@@ -305,9 +301,9 @@ def _beside(fact: NameFact, touched: Touched) -> NameFact | None:
     return name_fact((fact.container, names, fact.path, ())) if names else None
 
 
-def _visit_absent(state: PythonState, own: dict[str, Any], kind: type, path: str) -> None:
+def _visit_absent(state: PythonState, own: dict[str, Any], kinds: tuple[type, ...], path: str) -> None:
     """Visit names that an object or class does not have itself, where code asks for that, or finds them in a class."""
-    bases = [vars(base) for base in kind.__mro__ if base is not object]
+    bases = [vars(base) for kind in kinds for base in kind.__mro__ if base not in (object, type)]
     asks = not ABSENCE_QUESTIONS.isdisjoint(state.mentioned)
     names = frozenset(
         name
@@ -317,11 +313,6 @@ def _visit_absent(state: PythonState, own: dict[str, Any], kind: type, path: str
     if names:
         absent = AbsentNames(own)
         state.names.setdefault((identity(absent), names), name_fact((absent, names, f"which names {path} has", ())))
-
-
-def waits_for_sizes(state: PythonState) -> bool:
-    """Whether a first call would materialise parameters or buffers of lazy modules."""
-    return any(unmaterialised(slot.get()) for slot in state.slots.values())
 
 
 def _visit_tensor_attributes(state: PythonState) -> None:
@@ -382,7 +373,7 @@ def _visit_class(state: PythonState, kind: type) -> None:
 def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Slot | None = None) -> None:
     if depth > DEEPEST or id(thing) in state.visited or (state.hops_now and isinstance(thing, CODE)):
         return
-    if isinstance(thing, nn.Module):
+    if isinstance(thing, nn.Module) and type(thing) not in ProxyTypes:
         _visit_module(state, thing, path, depth)
         return
     state.visited[id(thing)] = thing
@@ -416,11 +407,11 @@ def _visit_python_module(state: PythonState, thing: types.ModuleType, path: str,
 
 
 def _visit_reference(state: PythonState, thing: Any, path: str, depth: int, _: Slot | None) -> None:
-    found = thing()
+    """Note a weak reference. What it is of is not followed: facts would keep that alive."""
+    state.references.append((thing, path, state.attribute))
+    found = thing() if isinstance(thing, ReferenceType) else None
     if isinstance(found, types.MethodType):
-        _visit(state, found, path, depth)
-    elif found is not None:
-        _visit_name(state, Slot(Answered(thing), 0, path), found, depth)
+        _visit(state, found.__func__, path, depth)  # which its class holds
 
 
 def _visit_generator(state: PythonState, thing: torch.Generator, _: str, __: int, ___: Slot | None) -> None:
@@ -497,9 +488,12 @@ def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) ->
             for key, tensor in module.__dict__[registry].items():
                 if tensor is not None:
                     _visit_tensor(state, Slot(module.__dict__[registry], key, join(name, key), registered=True), tensor)
+        outer = state.attribute
         for key, value in list(module.__dict__.items()):
             if key not in APART or key == "forward":  # one of its own, in the place of its class's
+                state.attribute = key
                 _visit_container(state, Slot(module.__dict__, key, join(name, key)), value, depth)
+        state.attribute = outer
         for hooks in HOOKS:
             for hook in list((module.__dict__.get(hooks) or {}).values()):
                 _visit(state, hook, name, depth + 1)
@@ -572,7 +566,7 @@ def _visit_container(state: PythonState, slot: Slot, value: Any, depth: int) -> 
                     _visit_container(state, Slot((item,), 0, f"an item of {slot.path}"), item, depth + 1)
     elif (inner := behind(value)) is not None:
         _visit_name(state, Slot((inner,), 0, slot.path), inner, depth)
-    elif isinstance(value, TAKEN):
+    elif isinstance(value, TAKEN) and type(value) not in ProxyTypes:  # these have `__next__` whatever they are of
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
         _add_context(state, value, slot.path)
@@ -591,6 +585,9 @@ def _visit_items(state: PythonState, slot: Slot, value: Any, depth: int) -> None
                 _visit_container(state, place, item, depth + 1)
             if kind is dict and type(name) not in SIMPLE:
                 _visit_container(state, Slot((name,), 0, f"a key of {slot.path}"), name, depth + 1)
+    if isinstance(value, defaultdict):
+        made_by = Slot(OfDefaults(value), "default_factory", join(slot.path, "default_factory"))
+        _visit_name(state, made_by, value.default_factory, depth)
     if type(value) is not kind:
         _visit(state, value, slot.path, depth + 1, slot)  # a class of the user's may have attributes too
 
@@ -599,7 +596,7 @@ def _visit_function(state: PythonState, function: types.FunctionType, path: str,
     _add_containers(state, function.__dict__)
     if function.__dict__:
         state.objects.append((function, path, slot))
-    state.mentioned.update(mentioned(function.__code__))
+    state.mentioned.update(mentioned(function.__code__), ["registry"] if function.__code__ is DISPATCHER else [])
     names = frozenset(global_names(function.__code__))
     if names & (NAMES.keys() | CALLED.keys()):
         state.namespaces[id(function.__globals__)] = function.__globals__
@@ -614,7 +611,7 @@ def _visit_function(state: PythonState, function: types.FunctionType, path: str,
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)
     state.asks_all = state.asks_all or asks_by_computed_names(function.__code__)
     space = function.__globals__
-    absent = {name for name in names if name not in space} - NAMES.keys() - CALLED.keys()
+    absent = {name for name in names if name not in space or is_builtin_name(space[name])}
     if absent:
         state.unbound.setdefault(id(space), (space, set()))[1].update(absent)
     made_of = OfFunction(function)
@@ -687,12 +684,12 @@ def _is_plain_object(thing: Any) -> bool:
 # By kind, the first that fits: how it is visited.
 Visit = Callable[[PythonState, Any, str, int, "Slot | None"], None]
 VISITS: tuple[tuple[Any, Visit], ...] = (
+    ((ReferenceType, *ProxyTypes), _visit_reference),
     (types.MethodType, _visit_bound),
     (partial, _visit_partial),
     (types.FunctionType, _visit_function),
     (types.ModuleType, _visit_python_module),
     (BUILTIN_METHODS, _visit_builtin_method),
     (NAMING, _visit_naming),
-    (ReferenceType, _visit_reference),
     (torch.Generator, _visit_generator),
 )
