@@ -17,10 +17,8 @@ import weft
 from weft.config import overrides
 from weft.errors import UnsupportedError
 
-HOOKS = {"seen", "seen_and_dropped", "doubled", "replaced", "used_outside_and_seen", "two_times", "penalty_seen"}
 AGAIN = {"penalty", "second", "penalty_seen"}
 TWICE = {"chain", "shared_weight", "row", "written"}  # are asked for gradients of gradients
-ALONE = {"cell", "detached"}  # give results that are not computed from each other: one node, whose hooks may see None
 
 
 def of(name: str) -> tuple[Net, Callable[[torch.Tensor], Any]]:
@@ -38,7 +36,7 @@ def of(name: str) -> tuple[Net, Callable[[torch.Tensor], Any]]:
 def test_gradients_of_results_are_eagers(name: str) -> None:
     net, function = of(name)
     run = weft.hybridize(function)
-    left_out = (HOOKS if name in ALONE else set()) | (AGAIN if name not in TWICE else set())
+    left_out = AGAIN if name not in TWICE else set()
     for question in (question for key, question in QUESTIONS.items() if key not in left_out):
         expected = answer(net, function, question)
         for _ in range(2):

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.codegen.torch_functions import version_of
+from weft.codegen.torch_functions import put_node, version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
@@ -115,6 +115,8 @@ class DifferentiableExecutable:
         self.roots = tuple(position[value] for value in fresh)
         self.carries = tuple(carries[value] for value in fresh)
         self._all_carry = all(self.carries)
+        self._fresh = tuple(fresh)
+        self.tie_apart()
         self._saved = _Saved(saved, position, inputs)
         self.wanted = tuple(forward.wanted)
         self._own = tuple(forward.own)
@@ -132,6 +134,15 @@ class DifferentiableExecutable:
         whole = {result.value: index for index, result in enumerate(self.graph.results) if not result.path}
         self._result_of = tuple(whole.get(value) for value in fresh)
 
+    def tie_apart(self, linked: Sequence[int] = ()) -> None:
+        """Let each result have a node of its own above the program's, or hooks of those that nobody uses see None.
+
+        One alone needs none, and those that are `linked` to others, by number, get theirs elsewhere.
+        """
+        others = {self.graph.results[number].value for number in linked}
+        rest = [at for at, carries in enumerate(self.carries) if carries and self._fresh[at] not in others]
+        self._apart = tuple(rest) if len(rest) > 1 and put_node is not None else ()
+
     @property
     def forward_graph(self) -> Any:
         """What runs the forward in a training loop: its graph, or that of a path."""
@@ -143,7 +154,10 @@ class DifferentiableExecutable:
         shown = [given[index] for index in self._shown]
         if forward_levels():  # a tangent of any input is refused
             shown += given
-        fresh = iter(_Node.apply(self, given, None, *shown))  # type: ignore[no-untyped-call]
+        made = _Node.apply(self, given, None, *shown)  # type: ignore[no-untyped-call]
+        for place in self._apart:
+            put_node(made[place])
+        fresh = iter(made)
         if given is not inputs and isinstance(inputs, list):  # numbers that were read meanwhile
             inputs[:] = [new if not isinstance(new, torch.Tensor) else old for old, new in zip(inputs, given)]  # noqa: B905
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
@@ -178,7 +192,10 @@ class DifferentiableExecutable:
         if self._unanswered > MOST_UNANSWERED and run is self._training is not self._resting:
             self._turn.value += 1  # the next forward is another one
         given = self._detached(inputs)
-        return _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
+        made = _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
+        for place in self._apart:
+            put_node(made[place])
+        return made
 
     def _detached(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs, of which some no gradient goes through: a graph behind one may be spent."""

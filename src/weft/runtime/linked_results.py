@@ -52,6 +52,7 @@ class ResultLinks:
     """The links of one program."""
 
     def __init__(self, executable: DifferentiableExecutable, links: Sequence[LinkBackward]) -> None:
+        executable.tie_apart([entry.link.result for entry in links])
         count = Counter(number for entry in links for number in entry.link.watched)
         self._links = [_ResultLink(executable, entry, count) for entry in links]
 

@@ -97,7 +97,7 @@ from weft.trace.python_state.sources import OF_PROCESS, SOURCES, TAKEN
 DEEPEST = 6
 # Containers that keep what is in them in an attribute.
 WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary, ChainMap)
-LISTED = (list, tuple, dict, deque)
+LISTED, SETS = (list, tuple, dict, deque), (set, frozenset)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 CODE = (types.FunctionType, types.MethodType, types.ModuleType, partial, type, nn.Module)
@@ -140,7 +140,7 @@ class PythonState:
     mentioned: set[str] = field(default_factory=set)
     asks_all: bool = False  # code may ask for any attribute of an object
     asks_kinds: bool = False  # of what kind a number is, so that nothing may stand for one
-    asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
+    asks_identity: bool = False  # code may find out by `is` or as a key that a tensor it is given is one of its own
     objects: list[tuple[Any, str, Slot | None]] = field(default_factory=list)
     hops: dict[int, int] = field(default_factory=dict)  # of objects: how many foreign ones away from what is mentioned
     hops_now: int = 0
@@ -563,6 +563,7 @@ def _visit_container(state: PythonState, slot: Slot, value: Any, depth: int) -> 
         if is_read and depth <= DEEPEST and len(value) <= LONGEST_INSIDE:
             for item in list(value.flat if isinstance(value, np.ndarray) else value):
                 if type(item) not in SIMPLE:
+                    state.asks_identity = state.asks_identity or (kind in SETS and isinstance(item, torch.Tensor))
                     _visit_container(state, Slot((item,), 0, f"an item of {slot.path}"), item, depth + 1)
     elif (inner := behind(value)) is not None:
         _visit_name(state, Slot((inner,), 0, slot.path), inner, depth)
@@ -584,6 +585,7 @@ def _visit_items(state: PythonState, slot: Slot, value: Any, depth: int) -> None
                 place = Slot(value, name, f"{slot.path}[{name!r}]", parent=slot)
                 _visit_container(state, place, item, depth + 1)
             if kind is dict and type(name) not in SIMPLE:
+                state.asks_identity = state.asks_identity or isinstance(name, torch.Tensor)
                 _visit_container(state, Slot((name,), 0, f"a key of {slot.path}"), name, depth + 1)
     if isinstance(value, defaultdict):
         made_by = Slot(OfDefaults(value), "default_factory", join(slot.path, "default_factory"))
