@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from weft.errors import (
@@ -179,10 +180,13 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one t
         if home is None:
             # With the module, so that Python may add which name was meant.
             raise AttributeError(f"module 'weft' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-        if name in MODULES:
-            found: object = importlib.import_module(f"{home}.{name}")
-        else:
-            found = getattr(importlib.import_module(home), name)
+        torch = sys.modules.get("torch")
+        # Tensors that are made by an import are for all who come later.
+        with nullcontext() if torch is None else torch.inference_mode(False):
+            if name in MODULES:
+                found: object = importlib.import_module(f"{home}.{name}")
+            else:
+                found = getattr(importlib.import_module(home), name)
         globals()[name] = found  # so that the next use is a plain attribute
         return found
 

@@ -278,3 +278,16 @@ def test_steps_of_few_operators_train_in_any_mode(decides: bool, around: Callabl
         optimizer.step()
         close(found, expected.detach())
         close(net.layer.weight, plain.layer.weight)
+
+
+def test_a_step_trains_in_inference_mode() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    plain = copy.deepcopy(net)
+    step = weft.step(net, nn.functional.mse_loss, optim.SGD(net.parameters(), 0.1))
+    expected = weft.step(plain, nn.functional.mse_loss, optim.SGD(plain.parameters(), 0.1))
+    batch = torch.randn(4, 3), torch.randn(4, 2)
+    for _ in range(3):
+        with torch.inference_mode():
+            found = step(*batch)
+        close(found, expected(*batch))
+        assert not found.is_inference()

@@ -145,6 +145,8 @@ class Step(Hybrid):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
         try:
+            if torch.is_inference_mode_enabled():  # a step records gradients whatever it is made in
+                return torch.inference_mode(False)(self._trains)(*arguments, **keywords)
             return self._trains(*arguments, **keywords)
         except Exception as error:
             show_less(error)

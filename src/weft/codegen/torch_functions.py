@@ -20,16 +20,17 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
 
 
-def _put_node() -> Callable[[torch.Tensor], torch.Tensor] | None:
-    lift: Callable[[torch.Tensor], torch.Tensor] = torch.ops.aten.lift.default
-    with torch.enable_grad():
+def _put_node() -> Callable[[torch.Tensor], object]:
+    lift: Callable[[torch.Tensor], object] = torch.ops.aten.lift.default
+    with torch.inference_mode(False), torch.enable_grad():
         tensor = torch.zeros((), requires_grad=True) * 1
-    before = tensor.grad_fn
-    is_same = lift(tensor) is tensor and not tensor._is_view() and tensor.grad_fn is not before
-    return lift if is_same and tensor.grad_fn is not None and tensor.grad_fn.next_functions[0][0] is before else None
+        before = tensor.grad_fn
+        is_same = lift(tensor) is tensor and not tensor._is_view() and tensor.grad_fn is not before
+    puts = is_same and tensor.grad_fn is not None and tensor.grad_fn.next_functions[0][0] is before
+    return lift if puts else id
 
 
-# Puts a node that changes nothing above the one that a tensor has, in the tensor itself.
+# Puts a node that changes nothing above the one that a tensor has, in the tensor itself; or does nothing.
 put_node = _put_node()
 
 

@@ -141,7 +141,7 @@ class DifferentiableExecutable:
         """
         others = {self.graph.results[number].value for number in linked}
         rest = [at for at, carries in enumerate(self.carries) if carries and self._fresh[at] not in others]
-        self._apart = tuple(rest) if len(rest) > 1 and put_node is not None else ()
+        self._apart = tuple(rest) if len(rest) > 1 else ()
 
     @property
     def forward_graph(self) -> Any:
