@@ -115,7 +115,7 @@ def compile_traced(
     links = []
     for number, link in enumerate(gradient.links):
         both = _backwards(partial(gradient.derivatives_of, number), lock, keeper)
-        links.append(LinkBackward(link, run.backwards(link.root, *both)))
+        links.append(LinkBackward(link, run.backwards(*both)))
     return Compiled(graph, run, links=ResultLinks(run, links) if links else None)
 
 
@@ -145,7 +145,7 @@ def _links_of_sizes(
         graph = gradient.link_graph(link)
         again = replay(graph, sizes, len(link.sources))
         known = {*graph.inputs, *graph.values}.issuperset(result.value for result in graph.results)
-        runs = run.backwards(link.root, partial(backward_of, link=number), None)
+        runs = run.backwards_of(link.root, partial(backward_of, link=number))
         found.append(LinkBackward(link, runs, (drawing_again(again) if run.draws else again) if known else None))
     return ResultLinks(run, found) if found else None
 

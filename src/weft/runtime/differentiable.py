@@ -214,12 +214,8 @@ class DifferentiableExecutable:
         """Note that a backward follows a forward."""
         self._unanswered = 0
 
-    def backwards(
-        self, root: int, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf | None
-    ) -> BackwardRuns:
+    def backwards(self, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf) -> BackwardRuns:
         """Give backwards of one of the results, of what a forward saves."""
-        del root
-        assert again_of is not None
         return BackwardRuns(backward_of, again_of, self._compile)
 
     def _types_of_all(self) -> Tangents:

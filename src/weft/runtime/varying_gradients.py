@@ -10,7 +10,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
-from weft.runtime.differentiable_backward import AgainOf, BackwardGraph, BackwardRuns, Compile, Tangents
+from weft.runtime.differentiable_backward import BackwardGraph, BackwardRuns, Compile, Tangents
 from weft.runtime.path_graph import HANDED_OVER
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 
@@ -40,11 +40,8 @@ class OneBackward(DifferentiableExecutable):
             context.given.append((random, random._version))
         return roots
 
-    def backwards(
-        self, root: int, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf | None
-    ) -> BackwardRuns:
+    def backwards_of(self, root: int, backward_of: Callable[[Tangents], BackwardGraph]) -> BackwardRuns:
         """Give backwards of one of the results, of what a forward saves: one for all sizes."""
-        del again_of
         kinds = (self._types_of_all()[root],)
         return BackwardRuns(backward_of, _refuse_again, self._compile, lambda _: kinds)
 

@@ -45,7 +45,6 @@ from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
 
 INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
-EQUAL = "Eq("  # as the text of a condition begins
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
@@ -237,7 +236,7 @@ class ReadValues:
         leaf, read = found
         if not leaf.value([entry.number for entry in self._tracer.trace.numbers]):
             return False
-        read.inside += (Condition(leaf, str(expression)),)
+        read.inside += (Condition.of(leaf, expression),)
         return True
 
     def _add(self, number: float, read: NumberRead) -> Any:
@@ -280,7 +279,7 @@ class ReadValues:
         for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():
             found = self._of(expression)
             if found is not None:
-                found[1].conditions += (Condition(found[0], str(expression)),)
+                found[1].conditions += (Condition.of(found[0], expression),)
         return tuple(map(settled, self._decisions.made))
 
     def fixes_sizes(self) -> bool:
@@ -288,7 +287,7 @@ class ReadValues:
         whole = [one for one in self._decisions.reads() if one.kind is int]
         return any(
             self._tracer.interception.has_one_value(one.symbol)
-            or any(condition.text.startswith(EQUAL) for condition in one.conditions)
+            or any(condition.is_equality for condition in one.conditions)
             for one in whole
         )
 

@@ -496,3 +496,19 @@ def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
     """Whether somebody has put a function in the place of this optimizer's step; what schedulers put there is known."""
     own = vars(optimizer).get("step")
     return own is not None and not getattr(own, "_wrapped_by_lr_sched", False)
+
+
+def shapes_of(number: Any) -> Any:
+    """What knows of the symbol that stands for a number."""
+    return number.node.shape_env
+
+
+def number_of_call(number: Any) -> Any:
+    """What the number is in the call that is traced."""
+    return number.node.hint
+
+
+def answer_otherwise(kind: type, **methods: Callable[..., Any]) -> None:
+    """Put other methods in a class of what stands for numbers: Python looks for special ones there alone."""
+    for name, method in methods.items():
+        setattr(kind, name, method)

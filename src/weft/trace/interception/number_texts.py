@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from weft.owners import Owner, owner_of
+from weft.trace.interception.modes import answer_otherwise, number_of_call, shapes_of
 from weft.trace.interception.refusals import note_raised
 from weft.trace.interception.shown_texts import shown_by
 from weft.trace.interception.user_lines import UnplacedShapes, is_of_library
@@ -25,12 +26,12 @@ ASKER = 2  # frames from here to who asks
 
 def _as_asked(number: Any) -> Any:
     """The number as it is told to who asks; itself for PyTorch's tracing, and for other tracers."""
-    if not isinstance(number.node.shape_env, UnplacedShapes):
+    if not isinstance(shapes_of(number), UnplacedShapes):
         return number
     frame = sys._getframe(ASKER)
     if owner_of(frame.f_code.co_filename) is Owner.TORCH and not is_of_library(frame):
         return number
-    return CLASSES[type(number)](number) if shown_by(frame) is None else number.node.hint
+    return CLASSES[type(number)](number) if shown_by(frame) is None else number_of_call(number)
 
 
 def _itself(number: Any, *_: Any) -> Any:
@@ -50,13 +51,13 @@ def _tell_texts(kind: Any) -> None:
         return format(symbol_of(self) if told is self else told, form)
 
     def reduced(self: Any, protocol: Any) -> Any:
-        if not isinstance(self.node.shape_env, UnplacedShapes):
+        if not isinstance(shapes_of(self), UnplacedShapes):
             return object.__reduce_ex__(self, protocol)
         told = CLASSES[kind](self)
         return type(told), (told,)
 
-    kind.__repr__, kind.__format__, kind.__reduce_ex__ = written, formatted, reduced
-    kind.__copy__ = kind.__deepcopy__ = _itself
+    answer_otherwise(kind, __repr__=written, __format__=formatted, __reduce_ex__=reduced)
+    answer_otherwise(kind, __copy__=_itself, __deepcopy__=_itself)
 
 
 def _tell_keys(kind: Any) -> None:
@@ -70,7 +71,7 @@ def _tell_keys(kind: Any) -> None:
                 note_raised(error)  # eager finds the number; libraries know that tracers raise it
             raise
 
-    kind.__hash__ = digested
+    answer_otherwise(kind, __hash__=digested)
 
 
 for _kind in CLASSES:

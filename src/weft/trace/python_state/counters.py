@@ -54,6 +54,12 @@ class Condition:
     test: NumberLeaf
     text: str
     place: Place | None = None  # where it was decided
+    is_equality: bool = False  # which hardly ever holds of other numbers
+
+    @classmethod
+    def of(cls, test: NumberLeaf, expression: Any) -> Condition:
+        """The condition that an expression is."""
+        return cls(test, str(expression), is_equality=getattr(expression, "rel_op", None) == "==")
 
     def holds(self, numbers: Sequence[Any]) -> bool:
         """Whether it does."""
