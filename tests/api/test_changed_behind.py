@@ -6,6 +6,7 @@ import builtins
 import collections
 import ctypes
 import functools
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -244,3 +245,20 @@ def test_what_is_registered_for_a_class_later_is_seen() -> None:
     assert function(torch.ones(1)) == 2
     scale.register(float)(lambda _: 7.0)
     assert function(torch.ones(1)) == 7
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+
+@pytest.mark.parametrize("make", [Slotted, threading.local])
+def test_an_attribute_that_comes_to_a_place_without_a_dictionary_is_seen(make: Callable[[], Any]) -> None:
+    thing = make()
+    function = weft.hybridize(lambda x: x * getattr(thing, "scale", 5.0))
+    assert function(torch.ones(1)) == 5
+    thing.scale = 2.0
+    assert function(torch.ones(1)) == 2
+    del thing.scale
+    assert function(torch.ones(1)) == 5
+    thing.scale = 3.0
+    assert function(torch.ones(1)) == 3

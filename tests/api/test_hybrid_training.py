@@ -348,3 +348,13 @@ def test_backward_hooks_of_modules_inside_change_gradients(place: int) -> None:
         return gradients(prepare(net)(x).square().sum(), [x, *net.parameters()])
 
     torch.testing.assert_close(found(weft.hybridize), found(lambda net: net))
+
+
+def test_a_backward_that_needs_nothing_of_its_forward_may_run_again() -> None:
+    function = weft.hybridize(lambda x, y: x + 2 * y)
+    x = torch.ones(2, requires_grad=True)
+    for number in range(1, 4):
+        found = function(x, torch.ones(2))
+        found.sum().backward()
+        found.sum().backward()
+        assert torch.equal(x.grad, torch.full((2,), 2.0 * number))

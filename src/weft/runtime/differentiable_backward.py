@@ -257,6 +257,8 @@ def save(context: Any, values: Sequence[Any]) -> None:
 
 def saved_by(context: Any) -> Sequence[Any]:
     """What a node has saved."""
+    if not context.saved_types:
+        return ()  # it can run again
     if context.numbers is None:
         return context.saved_tensors  # type: ignore[no-any-return]
     pairs = zip(context.saved_tensors, context.numbers, strict=True)

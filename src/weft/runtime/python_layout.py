@@ -58,7 +58,7 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     if kind in PARTS_OF:
         return _part_rows(container.thing, kind, key)
     if kind is AbsentNames:
-        return name_rows(container.thing)
+        return name_rows(container.thing) if type(container.thing) is dict else None
     if kind is list and _lists_are_known():
         return _list_rows(container, range(key, key + 1))
     if kind is dict:

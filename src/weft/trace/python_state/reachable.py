@@ -11,7 +11,7 @@ import logging
 import os
 import types
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
@@ -244,7 +244,7 @@ def find_state(*roots: Any) -> PythonState:
             _visit_settings(state)
     for thing, path, _ in state.objects:
         own = attributes(thing)
-        if not isinstance(thing, types.ModuleType) and type(own) is dict:
+        if not isinstance(thing, types.ModuleType):
             _visit_absent(state, own, (type(thing),), path or "an object")
     for kind in state.classes:
         _visit_absent(state, class_dictionary(kind), (kind, type(kind)), kind.__name__)
@@ -301,7 +301,7 @@ def _beside(fact: NameFact, touched: Touched) -> NameFact | None:
     return name_fact((fact.container, names, fact.path, ())) if names else None
 
 
-def _visit_absent(state: PythonState, own: dict[str, Any], kinds: tuple[type, ...], path: str) -> None:
+def _visit_absent(state: PythonState, own: MutableMapping[str, Any], kinds: tuple[type, ...], path: str) -> None:
     """Visit names that an object or class does not have itself, where code asks for that, or finds them in a class."""
     bases = [vars(base) for kind in kinds for base in kind.__mro__ if base not in (object, type)]
     asks = not ABSENCE_QUESTIONS.isdisjoint(state.mentioned)
