@@ -550,8 +550,7 @@ class Tracer:
                 if unmaterialised(item):
                     raise refuse_unmaterialised(self.request.name)
                 return item
-            known = self._captured.get(id(item))
-            return self.recorder.state_of(item).tensor if known is None else known.tensor
+            return (self._captured.get(id(item)) or self.recorder.state_of(item)).tensor
         if type(item) is Noting:
             item.looked_at = True  # PyTorch reads it without asking it
         if type(item) in (list, tuple, Noting):
