@@ -17,6 +17,7 @@ from weft.errors import UsageError
         (lambda: mx.nd.sparse.csr_matrix(([1], [0], [0, 1]), shape=(1, 1)), "csr is not in weft.mx.*toarray"),
         (lambda: mx.nd.sparse.row_sparse_array([1]), "row_sparse is not in weft.mx"),
         (lambda: mx.nd.zeros((2, 2), stype="row_sparse"), "row_sparse is not in weft.mx"),
+        (lambda: mx.nd.ones(2).attach_grad(stype="row_sparse"), "row_sparse is not in weft.mx"),
         (lambda: mx.nd.ones(2).tostype("csr"), "csr is not in weft.mx"),
     ],
 )
@@ -57,3 +58,8 @@ def test_what_a_custom_operator_raises_is_mxnets_error_with_its_cause() -> None:
     with pytest.raises(mx.MXNetError, match=r"Error in CustomOp\.forward: KeyError: 'nothing there'") as told:
         mx.nd.Custom(mx.nd.ones(2), op_type="wrong_at_work").asnumpy()
     assert isinstance(told.value.__cause__, KeyError)
+
+
+def test_an_initializer_of_an_unknown_name_is_told_before_sizes_are_known() -> None:
+    with pytest.raises(AssertionError, match="nope is not registered"):
+        mx.gluon.nn.Dense(2).initialize("nope")

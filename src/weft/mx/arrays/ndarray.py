@@ -273,8 +273,10 @@ class NDArray(Handle):
 
     # Gradients.
 
-    def attach_grad(self, grad_req: str = "write", _stype: str | None = None) -> None:
+    def attach_grad(self, grad_req: str = "write", stype: str | None = None) -> None:
         """Let backwards write its gradient into `grad`."""
+        if stype not in (None, "default"):
+            refuse_sparse(str(stype))
         request = REQUESTS[grad_req] and grad_req
         self.entry = None
         grad = None if not request else zeros(self._shape, self.context, self._dtype)

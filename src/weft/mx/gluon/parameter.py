@@ -121,7 +121,7 @@ class Parameter:
         contexts = [current_context()] if ctx is None else [ctx] if isinstance(ctx, Context) else list(ctx)
         own = init if init is not None else self.init
         chosen = own if own is not None else default_init if default_init is not None else initializer.Uniform()
-        self._deferred = (chosen, contexts, None)
+        self._deferred = (initializer.create(chosen), contexts, None)
         if shape_is_known(self._shape):
             self._finish_deferred_init()
         elif not self._allow_deferred_init:
@@ -140,8 +140,7 @@ class Parameter:
             )
         if elements is None:
             elements = zeros(self._shape, contexts[0], self.dtype)
-            made = initializer.create(chosen)
-            fill_weight = getattr(made, "_init_weight", made)  # whatever its name: only symbols go by that
+            fill_weight = getattr(chosen, "_init_weight", chosen)  # whatever its name: only symbols go by that
             fill_weight(initializer.InitDesc(self.name), elements)
         self._make(elements, contexts)
 
