@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.runtime.plans import TARGET, chain_plan, linear_plan, loop
 
+from weft.codegen import plan_module
 from weft.codegen.llvm.module import Module
-from weft.codegen.objects import module_parts
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import packing_chains
-from weft.codegen.plan_kernels import KernelFunctions
-from weft.codegen.plan_module import KernelParts, description_of, emit_plan
+from weft.codegen.plan_module import KernelFunctions, KernelParts, description_of, emit_plan
 from weft.codegen.threads.layout import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.errors import InternalError
 from weft.plan.form.plan import Buffer, KernelCall, Location, Plan
@@ -37,7 +36,7 @@ def test_kernels_that_differ_only_in_the_sign_of_zero_are_two_functions() -> Non
 def test_the_modules_of_kernels_are_the_same_in_whatever_order_these_are_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module_parts, "LEAST_PART", 10)
+    monkeypatch.setattr(plan_module, "LEAST_PART", 10)
     plan = chain_plan(100, "exp", "neg", "sin", "exp")
     turned = replace(plan, calls=plan.calls[::-1])
     texts = [list(KernelParts(one, TARGET).texts()) for one in (plan, turned)]

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.codegen.objects import compiler, module_parts
+from weft.codegen import plan_module
+from weft.codegen.objects import compiler
 from weft.compile import plan_cache
 from weft.config import overrides
 from weft.devices import cores
@@ -23,7 +24,7 @@ def net() -> nn.Module:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_parts, "LEAST_PART", 10)
+    monkeypatch.setattr(plan_module, "LEAST_PART", 10)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
+from weft.codegen.objects.native import SUFFIX, ObjectCache
 from weft.compile import pipeline, plan_cache
 from weft.compile.ahead import KernelsAhead
 from weft.config import overrides

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import weft
-from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
+from weft.codegen.objects.native import SUFFIX, ObjectCache
 from weft.compile import type_cache as kept_types
 from weft.compile.type_cache import TYPE_FOLDER
 from weft.config import overrides

@@ -12,14 +12,13 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.printer import print_graph
 from weft.ir.types import TensorType
-from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import fuse
-from weft.plan.fuse.fusion import tensor_type
+from weft.plan.fuse.fusion import declared, tensor_type
 from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.memory.arena import place
 from weft.plan.regions.attention import with_attentions
+from weft.plan.regions.lazy import is_dense
 from weft.plan.regions.region import Region, find_regions
-from weft.plan.regions.window import is_dense
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 

@@ -15,7 +15,7 @@ from tests.plan.kernels.examples import finely
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
-from weft.codegen.plan_kernels import KernelFunctions
+from weft.codegen.plan_module import KernelFunctions
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.check import check_plan

@@ -12,8 +12,7 @@ number, by the counters that lanes use: ping so many bytes that it has just writ
 
 from collections.abc import Sequence
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, vector
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.target import Target
 

@@ -12,24 +12,178 @@ must wait until it has returned.
 A clocked module notes when each item has ended, for timelines: seconds and nanoseconds, as `clock_gettime` gives them.
 (The processor's own counter is quicker, but in virtual machines that of one core may be a tenth of a millisecond behind
 that of another.)
+
+Groups of functions that only call one another stay together. What calls them, and all that is in no group, comes last:
+long functions in parts of their own, the others together. They call other parts through pointers. So a part can be
+compiled while the next one is written.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
-from weft.codegen.objects.module_parts import ModuleParts
+from weft.codegen.kernels.attention import emit_attention
+from weft.codegen.kernels.attention_gradient import emit_attention_gradient
+from weft.codegen.kernels.check import emit_check
+from weft.codegen.kernels.conv import emit_conv
+from weft.codegen.kernels.conv_weight import emit_depthwise_weight, emit_weight_gradient
+from weft.codegen.kernels.gemm import emit_gemm
+from weft.codegen.kernels.loop import emit_loop
+from weft.codegen.kernels.pack import emit_pack
+from weft.codegen.kernels.pool import emit_pool, emit_pool_gradient
+from weft.codegen.kernels.reduce import emit_reduce
+from weft.codegen.kernels.scatter import emit_scatter
+from weft.codegen.kernels.top import emit_top
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant
 from weft.codegen.packing import PackingChain, packing_chains
-from weft.codegen.plan_kernels import KernelFunctions, text_of
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
 from weft.errors import InternalError
 from weft.plan.form.plan import KernelCall, Lane, Location, LoopEnd, NeededTiles, Plan, Wait
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.check import CheckKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
+from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.top import TopKernel
+from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.target import Target
+
+# Each row's emitter takes kernels of its own kind.
+EMIT: dict[type[Kernel], Callable[[Module, Any], None]] = {
+    LoopKernel: emit_loop,
+    RowKernel: emit_reduce,
+    GemmKernel: emit_gemm,
+    PackKernel: emit_pack,
+    ConvKernel: emit_conv,
+    WeightGradientKernel: emit_weight_gradient,
+    DepthwiseWeightKernel: emit_depthwise_weight,
+    PoolKernel: emit_pool,
+    PoolGradientKernel: emit_pool_gradient,
+    ScatterKernel: emit_scatter,
+    TopKernel: emit_top,
+    CheckKernel: emit_check,
+    AttentionKernel: emit_attention,
+    AttentionGradientKernel: emit_attention_gradient,
+    WinogradKernel: emit_winograd,
+    WinogradStage: emit_winograd_stage,
+    WinogradWeightKernel: emit_winograd_weights,
+}
+
+
+class KernelFunctions:
+    """The functions of kernels in one module, each emitted when it is first asked for."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.groups: list[list[FunctionWriter]] = []
+        """The functions of each kernel: they call one another, and nothing else of the module."""
+        self._names: dict[str, str] = {}
+        self._known: dict[int, tuple[Kernel, str]] = {}  # by identity; each keeps its kernel, so that no other gets its
+
+    def name(self, kernel: Kernel) -> str:
+        """Give the name of a kernel's function."""
+        if id(kernel) not in self._known:
+            self._known[id(kernel)] = kernel, self._find(kernel)
+        return self._known[id(kernel)][1]
+
+    def _find(self, kernel: Kernel) -> str:
+        key = text_of(kernel)
+        if key not in self._names:
+            emit = EMIT.get(type(kernel))
+            if emit is None:
+                raise InternalError(f"no code is generated for kernels of the class {type(kernel).__name__}")
+            name = f"{kernel.name}.{len(self._names)}"
+            before = len(self.module.functions)
+            emit(self.module, kernel.renamed(name))
+            self.groups.append(self.module.functions[before:])
+            self._names[key] = name
+        return self._names[key]
+
+
+def text_of(kernel: Kernel) -> str:
+    """Describe all of a kernel but its name: kernels with equal texts have the same function."""
+    # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
+    return repr(kernel.renamed(""))
+
+
+Group = Sequence[FunctionWriter]
+LEAST_PART = 80_000  # letters: below it a part takes about as long as starting a thread, and loading it, saves
+
+
+class ModuleParts:
+    """Cuts a module into parts, each of which is complete as soon as its functions are long enough together."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._texts: list[str] = []  # of the part that is being written
+        self._names: set[str] = set()  # of its functions
+        self._grouped: set[int] = set()
+        self._far: set[str] = set()  # the names of the functions in complete parts
+
+    def add(self, group: Group) -> Iterator[str]:
+        """Take functions that only call one another; gives the text of a part that they complete."""
+        self._texts += map(str, group)
+        self._names.update(function.name for function in group)
+        self._grouped.update(map(id, group))
+        if sum(map(len, self._texts)) >= LEAST_PART:
+            yield self._module.text(_declared(self._module, self._texts), self._texts)
+            self._far |= self._names
+            self._texts, self._names = [], set()
+
+    def rest(self) -> Iterator[str]:
+        """Give the parts with all other functions of the module; no function is written after them."""
+        callers = [function for function in self._module.functions if id(function) not in self._grouped]
+        long = [caller for caller in callers if len(str(caller)) >= LEAST_PART]
+        for caller in long:
+            yield self._calling([caller], {name for _, name, _ in caller.calls}, [])
+        others = [caller for caller in callers if caller not in long]
+        if others or self._texts:
+            yield self._calling(others, self._far, self._texts)
+
+    def _calling(self, callers: Group, far: Collection[str], texts: Sequence[str]) -> str:
+        functions = [*(_with_far_calls(caller, far) for caller in callers), *texts]
+        called = dict(entry for caller in callers for entry in _far_declarations(caller, far))
+        return self._module.text([*_declared(self._module, functions), *called.values()], functions)
+
+
+def _with_far_calls(caller: FunctionWriter, far: Collection[str]) -> str:
+    """Give the text of a function that calls those of other modules, which lie anywhere in memory, through pointers."""
+    changed = {}
+    for line, name, operands in caller.calls:
+        if name in far:
+            listed = ", ".join(map(str, operands))
+            changed[line] = f"  %far{line} = load ptr, ptr @import.{name}\n  call void %far{line}({listed})"
+    return caller.text(changed)
+
+
+def _far_declarations(caller: FunctionWriter, far: Collection[str]) -> Iterator[tuple[str, str]]:
+    # A function is called many times: what it takes is the same each time.
+    called = {name: operands for _, name, operands in caller.calls if name in far}
+    for name, operands in called.items():
+        kinds = ", ".join([operand.kind for operand in operands])
+        place = f"@import.{name} = internal externally_initialized global ptr @{name}"
+        yield name, f"declare void @{name}({kinds})\n{place}"
+
+
+def _declared(module: Module, functions: Sequence[str]) -> list[str]:
+    """The declarations of what functions name: tables that nothing reads would be in the machine code all the same."""
+    needed = {name for name in module.declarations if any(f"@{name}" in text for text in functions)}
+    needed |= {name.removeprefix("import.") for name in needed}
+    return [line for name, line in module.declarations.items() if name in needed]
+
 
 SERIAL, CHECK = "serial", "check"
 COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above

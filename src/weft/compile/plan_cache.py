@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from weft.codegen.objects.object_cache import ObjectCache, code_version, known_digest
+from weft.codegen.objects.native import ObjectCache, code_version, known_digest
 from weft.config import config
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value

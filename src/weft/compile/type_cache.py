@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.objects.object_cache import ObjectCache
+from weft.codegen.objects.native import ObjectCache
 from weft.compile.plan_cache import planning_version
 from weft.config import config
 from weft.errors import UsageError

@@ -15,18 +15,15 @@ from weft.plan.extents.needed import VaryingBuffers, with_needed_tiles
 from weft.plan.extents.parts import VaryingSizes, parts_of
 from weft.plan.form.dependencies import Footprints
 from weft.plan.form.plan import BufferKind, Plan
-from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import Fused, fuse
-from weft.plan.fuse.fusion import tensor_type
+from weft.plan.fuse.fusion import declared, tensor_type
 from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.library_plan import plan_library
-from weft.plan.memory.arena import place
+from weft.plan.memory.arena import borrow_outputs, early_order, place, with_waits
 from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
-from weft.plan.memory.outputs import borrow_outputs
-from weft.plan.memory.waits import early_order, with_waits
 from weft.plan.planned import PlannedGraph, PlannedRegion
+from weft.plan.regions.lazy import is_dense
 from weft.plan.regions.region import NATIVE, Region, find_regions, with_regions
-from weft.plan.regions.window import is_dense
 from weft.plan.schedule.cost import MachineModel
 from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, LanePace, Scheduled, Scheduling, frugal_order
 from weft.target import Target

@@ -10,7 +10,7 @@ from weft.plan.form.plan import KernelCall, Location, Plan, Run
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.memory.arena import live_bytes
 from weft.plan.schedule.cost import MachineModel
-from weft.plan.schedule.timetable import CallCosts
+from weft.plan.schedule.lanes import CallCosts
 
 MICROSECOND = 1e-6
 

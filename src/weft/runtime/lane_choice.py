@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from weakref import WeakSet
 
-from weft.codegen.objects.object_cache import ObjectCache, code_version
+from weft.codegen.objects.native import ObjectCache, code_version
 from weft.codegen.threads.trial import ALONE, BEST_LANES, BEST_SINGLE, DECIDED, first_words
 from weft.config import config
 from weft.runtime.machine import machine_key

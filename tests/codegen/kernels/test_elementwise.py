@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from weft.codegen.kernels.elementwise import EMIT, Typed, emit_op
-from weft.codegen.kernels.reducers import REDUCERS
-from weft.codegen.llvm.module import Module
-from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.kernels.reduce import REDUCERS
+from weft.codegen.llvm.module import Module, Register, constant, vector
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.objects.native import read_object_file
 from weft.codegen.vecmath.functions import FUNCTIONS
@@ -71,7 +70,7 @@ def test_every_function_has_a_rule_for_both_floats() -> None:
 
 def test_every_reduction_of_the_graph_has_a_reducer() -> None:
     missing = {name for name, op in OPS.items() if op.attributes in (SPREAD, PLACE)} - set(REDUCERS)
-    assert not missing, f"src/weft/codegen/kernels/reducers.py: REDUCERS has no row for {missing}"
+    assert not missing, f"src/weft/codegen/kernels/reduce.py: REDUCERS has no row for {missing}"
 
 
 @pytest.mark.slow

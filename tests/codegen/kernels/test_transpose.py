@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.codegen.kernel_runner import DTYPES, LEVELS, target_of
 
-from weft.codegen.kernels.transpose import transpose_square
-from weft.codegen.kernels.vectors import Vectors
+from weft.codegen.kernels.vectors import Vectors, transpose_square
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
 

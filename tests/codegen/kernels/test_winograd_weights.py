@@ -5,7 +5,7 @@ import torch
 from tests.codegen.kernel_cases import assert_untouched, compiled, guarded, targets
 
 from weft.codegen.kernels.winograd import emit_winograd_weights
-from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.walk import Blocks, cut
 from weft.plan.kernels.winograd import PRODUCTS, WinogradWeightKernel
 from weft.target import Target
 

@@ -5,8 +5,9 @@ import struct
 
 import pytest
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import (
+from weft.codegen.llvm.module import (
+    FunctionWriter,
+    Module,
     bits_of,
     constant,
     constants,

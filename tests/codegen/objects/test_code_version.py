@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.codegen.objects import object_cache as under_test
-from weft.codegen.objects.object_cache import DIGEST_FOLDER, SOURCES, code_version, digest_of, known_digest
+from weft.codegen.objects import native as under_test
+from weft.codegen.objects.native import DIGEST_FOLDER, SOURCES, code_version, digest_of, known_digest
 from weft.config import overrides
 
 

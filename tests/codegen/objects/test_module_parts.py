@@ -4,16 +4,15 @@ import ctypes
 
 import pytest
 
+from weft.codegen import plan_module
 from weft.codegen.kernels.pack import emit_pack
-from weft.codegen.llvm.module import Module
-from weft.codegen.llvm.register import constant
-from weft.codegen.objects import module_parts
+from weft.codegen.llvm.module import Module, constant
 from weft.codegen.objects.compiler import object_codes
-from weft.codegen.objects.module_parts import Group, ModuleParts
 from weft.codegen.objects.native import load_objects
-from weft.plan.kernels.blocks import Blocks
+from weft.codegen.plan_module import Group, ModuleParts
 from weft.plan.kernels.gemm import Matrix
 from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.walk import Blocks
 from weft.target import host_target
 
 KERNELS = 5
@@ -38,7 +37,7 @@ def written() -> tuple[Module, list[Group]]:
 def parts_of(module: Module, groups: list[Group], least: int) -> list[str]:
     """The texts of the parts, each of at least so many letters but the last."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module_parts, "LEAST_PART", least)
+        patch.setattr(plan_module, "LEAST_PART", least)
         parts = ModuleParts(module)
         return [*(text for group in groups for text in parts.add(group)), *parts.rest()]
 
@@ -80,7 +79,7 @@ def test_what_is_small_stays_whole() -> None:
 def test_a_part_is_given_when_its_functions_are_written() -> None:
     module, groups = written()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module_parts, "LEAST_PART", letters(groups[0]) + letters(groups[1]))
+        patch.setattr(plan_module, "LEAST_PART", letters(groups[0]) + letters(groups[1]))
         parts = ModuleParts(module)
         given = [len(list(parts.add(group))) for group in groups]
     assert given == [0, 1, 0, 1, 0]

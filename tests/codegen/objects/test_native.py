@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.codegen.objects import compiler, native
-from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
+from weft.codegen.objects.native import SUFFIX, ObjectCache
 from weft.config import overrides
 from weft.errors import InternalError
 from weft.target import cross_target, host_target

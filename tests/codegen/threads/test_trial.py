@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weft.codegen.llvm.module import Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import Module, Register
 from weft.codegen.objects.native import compile_native
 from weft.codegen.threads import trial
 from weft.codegen.threads.trial import ALONE, BEST_LANES, BEST_SINGLE, DECIDED, FIRST_TRIAL, LEFT, LaneTrial

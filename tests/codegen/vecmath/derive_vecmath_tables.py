@@ -1,4 +1,4 @@
-"""Derive the coefficients in weft.codegen.vecmath.tables by the Remez exchange in many digits.
+"""Derive the coefficients in weft.codegen.vecmath.core by the Remez exchange in many digits.
 
 Run as a program, it writes the table module's text; test_vecmath_tables.py compares that with the file.
 """
@@ -218,7 +218,7 @@ def turns() -> dict[str, list[float]]:
 
 
 def text() -> str:
-    """Give the text of weft/codegen/vecmath/tables.py."""
+    """Give the text of weft/codegen/vecmath/core.py."""
     with mpmath.workdps(DIGITS):
         lines = [HEADER]
         for row in rows():

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.codegen.llvm.module import Module
-from weft.codegen.llvm.register import vector
+from weft.codegen.llvm.module import Module, vector
 from weft.codegen.objects.native import compile_native
 from weft.codegen.vecmath.functions import FUNCTIONS, emit_function
 from weft.errors import InternalError

@@ -7,7 +7,7 @@ import mpmath
 import pytest
 from tests.codegen.vecmath.derive_vecmath_tables import DIGITS, text, turns
 
-from weft.codegen.vecmath import tables as vecmath_tables
+from weft.codegen.vecmath import core as vecmath_tables
 from weft.codegen.vecmath.trigonometry import TURN_HIGH, TURN_LOW, TURN_MIDDLE
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.plan.kernels.blocks import cut
+from weft.plan.kernels.walk import cut
 
 
 @given(total=st.integers(0, 500), most=st.integers(1, 40))

@@ -10,7 +10,7 @@ from tests.plan.kernels.examples import EXAMPLES, file_of, finely
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
-from weft.codegen.plan_kernels import EMIT
+from weft.codegen.plan_module import EMIT
 from weft.ir.parser import parse_graph
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.kernel import ByteBox, Kernel, cut_range

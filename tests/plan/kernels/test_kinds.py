@@ -13,7 +13,7 @@ from tests.plan.kernels.examples import EXAMPLES, HOST, file_of, finely
 
 import weft.plan.kernels
 from weft.codegen.llvm.module import Module
-from weft.codegen.plan_kernels import EMIT
+from weft.codegen.plan_module import EMIT
 from weft.plan.kernels.kernel import KINDS, Kernel
 
 for module in pkgutil.iter_modules(weft.plan.kernels.__path__):  # a kind that nobody plans yet is a kind too
@@ -36,7 +36,7 @@ def lacks(kind: type[Kernel]) -> frozenset[str]:
 
 def test_every_kind_has_an_emitter() -> None:
     missing = [name for name, kind in HERE.items() if kind not in EMIT]
-    assert not missing, f"src/weft/codegen/plan_kernels.py: EMIT has no row for {missing}"
+    assert not missing, f"src/weft/codegen/plan_module.py: EMIT has no row for {missing}"
 
 
 # Emitters that whole programs test, machine code against eager.

@@ -13,9 +13,17 @@ from weft.plan.check import check_plan
 from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopExpression, plan_loop
-from weft.plan.memory.arena import ALIGNMENT, Buffers, bytes_in_use, fit, live_bytes, place
-from weft.plan.memory.outputs import borrow_outputs
-from weft.plan.memory.waits import early_order, with_waits
+from weft.plan.memory.arena import (
+    ALIGNMENT,
+    Buffers,
+    borrow_outputs,
+    bytes_in_use,
+    early_order,
+    fit,
+    live_bytes,
+    place,
+    with_waits,
+)
 from weft.plan.schedule.lanes import Scheduling
 from weft.target import cross_target
 

@@ -26,9 +26,8 @@ from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.images import Images
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage
-from weft.plan.memory.arena import live_bytes, place
+from weft.plan.memory.arena import borrow_outputs, live_bytes, place
 from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
-from weft.plan.memory.outputs import borrow_outputs
 from weft.plan.regions.region import Region, find_regions, with_regions
 from weft.plan.schedule.lanes import schedule
 from weft.target import host_target

@@ -7,8 +7,7 @@ from tests.plan.plan_runner import EAGER, Machine, random_plan
 
 from weft.plan.check import check_plan
 from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
-from weft.plan.memory.arena import place
-from weft.plan.memory.outputs import LEAST_BYTES, borrow_outputs
+from weft.plan.memory.arena import LEAST_BYTES, borrow_outputs, place
 from weft.plan.schedule.lanes import schedule
 
 

@@ -7,9 +7,7 @@ from tests.plan.plan_runner import EAGER, Machine, random_plan
 
 from weft.plan.check import check_plan
 from weft.plan.form.plan import Lane, Plan, Run, Wait
-from weft.plan.memory.arena import place
-from weft.plan.memory.outputs import borrow_outputs
-from weft.plan.memory.waits import early_order, with_waits
+from weft.plan.memory.arena import borrow_outputs, early_order, place, with_waits
 from weft.plan.schedule.lanes import Scheduling
 
 APART: tuple[Lane, ...] = ((Run(0, 0, 1),), (Run(1, 0, 1),))

@@ -7,7 +7,7 @@ from weft.plan.form.plan import Buffer, KernelCall, Location, Plan
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopExpression, plan_loop
 from weft.plan.schedule.cost import default_model
-from weft.plan.schedule.timetable import CallCosts, Needs, Timetable
+from weft.plan.schedule.lanes import CallCosts, Needs, Timetable
 
 COUNT = 4096
 

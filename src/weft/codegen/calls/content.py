@@ -9,8 +9,7 @@ The frame says which program runs in it, as for any other (worker_module.py); be
 the places of two tables: where the pieces of each lane begin, and of each piece its address, its bytes and their hash.
 """
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, constants, vector
 from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET
 from weft.codegen.threads.workers import FIRST_LANE_SLOT, LANES_SLOT
 from weft.target import Target

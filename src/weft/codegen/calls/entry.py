@@ -23,8 +23,7 @@ from weft.codegen.calls.native_call import (
     ObjectLayout,
 )
 from weft.codegen.calls.path_walk import GIVE_WORDS, PATH_WALK, Given
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant
 from weft.codegen.threads.layout import TABLE_OFFSET
 
 MODE_WORDS, IDENTITY_WORDS, CONTAINER_WORDS, LOOK_WORDS = 4, 3, 5, 2

@@ -5,8 +5,7 @@ their places; `void write_rows_and_columns(mask*, i64 rows, i64 columns, i64 cou
 No step depends on a guess of what the next element is: each is written, and the next one goes over it if it is not set.
 """
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, constants, vector
 from weft.target import Target
 
 COUNT, PLACES, ROWS = "count_places", "write_places", "write_rows_and_columns"

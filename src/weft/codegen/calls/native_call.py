@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Register, constant
 from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, WORKERS_OFFSET
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there

@@ -14,8 +14,7 @@ from enum import IntEnum
 
 from weft.codegen.calls.native_call import NULL, RESULT_WORDS, CallWord, NativeCall, ObjectLayout
 from weft.codegen.calls.number_program import NUMBER_PROGRAM
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant
 from weft.codegen.threads.layout import TABLE_OFFSET
 
 PATH_WALK = "path_walk"

@@ -15,8 +15,7 @@ from contextlib import ExitStack
 from enum import IntEnum
 
 from weft.codegen.calls.native_call import NULL, SIZE_OFFSET, CallWord, NativeCall, ObjectLayout
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.codegen.threads.layout import TABLE_OFFSET
 
 

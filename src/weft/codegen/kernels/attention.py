@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body, emit_op
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.reducers import REDUCERS, Reducer, joined
+from weft.codegen.kernels.reduce import REDUCERS, Reducer, joined
 from weft.codegen.kernels.tiles import choose_size, first_of
 from weft.codegen.kernels.vectors import ColumnSpan, Vectors, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, dtype_constant
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, vector
 from weft.codegen.vecmath.core import format_of, like
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.expression import Instruction, View

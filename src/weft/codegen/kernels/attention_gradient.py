@@ -31,8 +31,7 @@ from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.tiles import choose_size, first_of
 from weft.codegen.kernels.vectors import ColumnSpan, Vectors, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, vector
 from weft.codegen.vecmath.core import without_subnormals
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.gemm import GemmKernel, Matrix

@@ -6,8 +6,7 @@ Contract of the emitted function: void name(mark, in0.., begin, end) makes the w
 
 from weft.codegen.kernels.elementwise import emit_body
 from weft.codegen.kernels.vectors import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, vector
 from weft.plan.kernels.check import CheckKernel
 
 

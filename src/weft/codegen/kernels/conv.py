@@ -24,13 +24,13 @@ from functools import partial
 from math import prod
 
 from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
-from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
     Ending,
     EpilogueEmitter,
     Iterations,
+    Multiplier,
     PanelAddress,
     PartOfSum,
     RegisterBlock,
@@ -40,8 +40,7 @@ from weft.codegen.kernels.register_block import (
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.kernels.vectors import Vectors, all_lanes, mask_up_to
 from weft.codegen.llvm.dtypes import HELD
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.gemm import Epilogue
 

@@ -22,8 +22,7 @@ from weft.codegen.kernels.register_block import (
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.kernels.vectors import Vectors
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import Epilogue

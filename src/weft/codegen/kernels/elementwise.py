@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.codegen.llvm.dtypes import HELD, Held, cast, dtype_constant
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, bits_of, constant, vector
+from weft.codegen.llvm.module import FunctionWriter, Register, bits_of, constant, vector
 from weft.codegen.vecmath import remainder as division
 from weft.codegen.vecmath.core import INFINITY, absolute, rounded, square_root
 from weft.codegen.vecmath.functions import FUNCTIONS, emit_function

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Register
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel

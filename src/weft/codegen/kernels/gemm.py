@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
-from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
     Ending,
     EpilogueEmitter,
     Iterations,
+    Multiplier,
     PanelAddress,
     PartOfSum,
     RegisterBlock,
@@ -26,8 +26,7 @@ from weft.codegen.kernels.register_block import (
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, CutCount, first_of, matrix_pointers
 from weft.codegen.kernels.vectors import Vectors, all_lanes, row_coordinates
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.errors import InternalError
 from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix
 

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import Typed, emit_body
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
-from weft.codegen.kernels.transpose import Patch, TransposedPatch, interleaved
-from weft.codegen.kernels.vectors import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
+from weft.codegen.kernels.vectors import (
+    ColumnSpan,
+    Patch,
+    TransposedPatch,
+    interleaved,
+    linear,
+    load_scalar,
+    mask_up_to,
+    row_context,
+    row_coordinates,
+)
 from weft.codegen.llvm.dtypes import HELD, to_memory
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.loop import LoopKernel, steady_values
 
 

@@ -15,11 +15,9 @@ from math import prod
 
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
-from weft.codegen.kernels.transpose import transpose_square
-from weft.codegen.kernels.vectors import Vectors, row_coordinates
+from weft.codegen.kernels.vectors import Vectors, row_coordinates, transpose_square
 from weft.codegen.llvm.dtypes import cast
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, bits_of, constant, with_element
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, bits_of, constant, with_element
 from weft.plan.kernels.pack import PackKernel
 
 TOGETHER = 4  # numbers that are copied in one round of a loop

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
 from weft.codegen.kernels.vectors import Vectors, mask_up_to
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, constants, vector
 from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
 
 INFINITY = float("inf")

@@ -9,8 +9,7 @@ from weft.codegen.kernels.elementwise import Typed, emit_body, emit_op
 from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.vectors import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, cast
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.expression import SHORT_FLOATS, View
 from weft.plan.kernels.loop import steady_values
 from weft.plan.kernels.scatter import ScatterKernel

@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 
 from weft.codegen.kernels.register_block import WHOLE_SUM, BlockShape
 from weft.codegen.kernels.vectors import Vectors
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register
-from weft.plan.kernels.blocks import Blocks
-from weft.plan.kernels.walk import Walk
+from weft.codegen.llvm.module import FunctionWriter, Register
+from weft.plan.kernels.walk import Blocks, Walk
 
 
 @dataclass(frozen=True)

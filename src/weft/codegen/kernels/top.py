@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from weft.codegen.llvm.dtypes import HELD, cast, from_memory
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.expression import SHORT_FLOATS
 from weft.plan.kernels.top import TopKernel
 

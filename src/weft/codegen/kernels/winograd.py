@@ -34,8 +34,7 @@ from weft.codegen.kernels.pack import converted
 from weft.codegen.kernels.register_block import EpilogueEmitter
 from weft.codegen.kernels.tiles import first_of
 from weft.codegen.kernels.vectors import Vectors
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant
 from weft.plan.kernels.winograd import (
     PATCH,
     PRODUCTS,

@@ -8,8 +8,7 @@ to the bits of the result. Integers wrap. Anything but zero is true, also what i
 import struct
 from dataclasses import dataclass
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, bits_of, constant, element_of, with_element
+from weft.codegen.llvm.module import FunctionWriter, Register, bits_of, constant, element_of, with_element
 
 
 @dataclass(frozen=True, slots=True)

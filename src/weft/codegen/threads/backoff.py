@@ -7,8 +7,7 @@ whether lanes work again costs little. What calls alone take is noted too: where
 what tells. A short program does not wait for a worker that sleeps.
 """
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Register, constant
 
 # Nanoseconds: a program that takes less is done before a sleeping worker is up. After a long pause cores sleep deeply.
 WORTH_WAKING, WORTH_WAKING_DEEPLY = 200_000, 1_500_000

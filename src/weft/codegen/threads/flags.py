@@ -5,8 +5,7 @@ core is free then, and the system moves the thread that is waited for there if s
 Where there is no futex it naps instead.
 """
 
-from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant
 from weft.target import architecture
 
 SPINS = 4000  # pauses, of 40 to 140 cycles each: 80 to 200 microseconds

@@ -30,7 +30,7 @@ LASTING_KINDS: tuple[BufferKind, ...] = ("packed", "constant")
 
 # In the block of mailboxes, which all programs of a process share.
 COUNT_OFFSET = 0  # i64: how many mailboxes have a worker
-# The thread whose calls may run on its OpenMP team (0: none), and OpenMP's functions that this takes; see team.py.
+# The thread whose calls may run on its OpenMP team (0: none), and OpenMP's functions that this takes; see workers.py.
 MAIN_THREAD_OFFSET = 8
 PARALLEL_OFFSET, THREAD_NUMBER_OFFSET, TEAM_SIZE_OFFSET, MOST_THREADS_OFFSET = 16, 24, 32, 40
 LAST_CALL_OFFSET = 48  # i64: when the last call of any program has ended; whichever of several writes it last

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Register, constant
 
 FIRST_TRIAL = 20  # calls before it
 SHORTEST_INTERVAL, LONGEST_INTERVAL, GROWTH = 1 << 12, 1 << 20, 4  # calls between two trials

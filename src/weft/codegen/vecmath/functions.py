@@ -6,9 +6,8 @@ has no rule of its own is the C library's function, called for every lane.
 
 from collections.abc import Sequence
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, element_of
-from weft.codegen.vecmath import exponential, logarithm, remainder, trigonometry
+from weft.codegen.llvm.module import FunctionWriter, Register, element_of
+from weft.codegen.vecmath import exponential, remainder, trigonometry
 from weft.codegen.vecmath.core import Rule, per_lane, through_double
 from weft.errors import InternalError
 
@@ -26,10 +25,10 @@ FUNCTIONS: dict[str, dict[str, Rule]] = {
     "exp": {"float": exponential.exp, "double": exponential.exp},
     "exp2": {"float": exponential.exp2, "double": exponential.exp2},
     "expm1": {"float": exponential.expm1, "double": exponential.expm1},
-    "log": {"float": logarithm.log, "double": logarithm.log},
-    "log1p": {"float": logarithm.log1p, "double": logarithm.log1p},
-    "log2": {"float": logarithm.log2, "double": logarithm.log2},
-    "pow": {"float": through_double(logarithm.power), "double": library("pow")},
+    "log": {"float": exponential.log, "double": exponential.log},
+    "log1p": {"float": exponential.log1p, "double": exponential.log1p},
+    "log2": {"float": exponential.log2, "double": exponential.log2},
+    "pow": {"float": through_double(exponential.power), "double": library("pow")},
     "sigmoid": {"float": exponential.sigmoid, "double": exponential.sigmoid},
     "tanh": {"float": exponential.tanh, "double": exponential.tanh},
     "sinh": {"float": through_double(exponential.sinh), "double": library("sinh")},
@@ -44,10 +43,10 @@ FUNCTIONS: dict[str, dict[str, Rule]] = {
     "erf": {"float": exponential.erf, "double": library("erf")},
     "erfc": {"float": through_double(exponential.erfc), "double": library("erfc")},
     "fmod": {"float": remainder.fmod_float, "double": remainder.fmod_double},
-    "log10": {"float": through_double(logarithm.log10), "double": library("log10")},
-    "asinh": {"float": through_double(logarithm.asinh), "double": library("asinh")},
-    "acosh": {"float": through_double(logarithm.acosh), "double": library("acosh")},
-    "atanh": {"float": through_double(logarithm.atanh), "double": library("atanh")},
+    "log10": {"float": through_double(exponential.log10), "double": library("log10")},
+    "asinh": {"float": through_double(exponential.asinh), "double": library("asinh")},
+    "acosh": {"float": through_double(exponential.acosh), "double": library("acosh")},
+    "atanh": {"float": through_double(exponential.atanh), "double": library("atanh")},
 }
 
 

@@ -1,7 +1,6 @@
 """Divide and leave a remainder, as PyTorch defines it: fmod, remainder and floor_div, of floats and integers."""
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, constant, element_of
+from weft.codegen.llvm.module import FunctionWriter, Register, constant, element_of
 from weft.codegen.vecmath.core import INFINITY, absolute, like, per_lane, rounded, with_sign
 
 # Up to this quotient of two floats, quotient * divisor is exact in double.

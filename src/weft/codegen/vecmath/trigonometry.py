@@ -6,8 +6,7 @@ argument, an integer times a power of two, is multiplied by that power of 2/pi m
 
 import math
 
-from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, bits_of, element_of, with_element
+from weft.codegen.llvm.module import FunctionWriter, Register, bits_of, element_of, with_element
 from weft.codegen.vecmath.core import (
     FORMATS,
     INFINITY,

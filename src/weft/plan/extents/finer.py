@@ -8,7 +8,6 @@ from math import prod
 
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
-from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvKernel, conv_with_ends
 from weft.plan.kernels.expression import DTYPE_BYTES, with_strides
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel
@@ -18,6 +17,7 @@ from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.walk import cut
 from weft.plan.kernels.winograd import WinogradKernel, winograd_with_ends
 
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these

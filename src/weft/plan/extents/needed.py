@@ -5,12 +5,15 @@ there. Where a dimension of a result varies, each tile is needed from some size 
 columns, that count. A tile that another one reads from is needed where that one is. So every tile that runs reads what
 tiles have computed that run too. One thing alone is read that may not have been computed: what a `select` hides at
 positions beyond a size.
+
+A tensor that lies in memory as its largest form would needs no copy into larger memory, if all loops that touch it end
+where it does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -19,14 +22,112 @@ from numpy.typing import NDArray
 
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
-from weft.plan.extents.ends import CallEnds, Ends, Nothing, nothing_beyond
+from weft.plan.extents.ends import CallEnds, End, Ends, Nothing, follows, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden, Ramps, lines_of_ramps, unused
 from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
-from weft.plan.extents.tight import tight_buffers
-from weft.plan.extents.windows import parts_seen
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.winograd import WinogradKernel
+
+ImageKernel = ConvKernel | PoolKernel | WinogradKernel
+
+
+def parts_seen(call: KernelCall, read: int, sizes: Mapping[int, Polynomial], ends: Ends) -> Iterator[Part]:
+    """Give what a convolution or pooling reads of its images, by where it ends and by where they do.
+
+    `sizes` are of buffers that hold one.
+    """
+    kernel = call.kernel
+    if read or not isinstance(kernel, ImageKernel):
+        return
+    place, item, images = call.reads[0], DTYPE_BYTES[kernel.element], kernel.input
+    channels = kernel.channels if isinstance(kernel, PoolKernel) else _channels(kernel)
+    counts = (kernel.images, *kernel.in_size, channels)
+    steps = tuple(step * item for step in (images.image, images.row, images.column, images.channel))
+    begin = place.offset + images.offset * item
+    holders = [sizes.get(place.buffer) for place in call.reads[len(call.reads) - sum(kernel.limited) :]]
+    for axis in (0, 1):
+        step, count = steps[axis + 1], counts[axis + 1]
+        if not follows(counts, steps, axis + 1, begin, step):
+            continue
+        size = holders.pop(0) if kernel.limited[axis] else None
+        if size is not None:
+            yield Part(step, size, np.arange(count, dtype=np.int32))
+        end = ends.get(axis + 1)
+        if end is not None and end.times == 1:
+            needed = end.part(step, kernel.out_size[axis]).least
+            yield Part(step, end.size, _least(kernel, axis, needed))
+
+
+def _channels(kernel: ConvKernel | WinogradKernel) -> int:
+    if isinstance(kernel, WinogradKernel):
+        return kernel.in_channels
+    return kernel.out_channels if kernel.depthwise else kernel.groups * kernel.in_channels
+
+
+def _least(kernel: ImageKernel, axis: int, needed: NDArray[np.int32]) -> NDArray[np.int32]:
+    """For each row, or column, of the input the least size, less one, of a window that sees it."""
+    length, window = kernel.in_size[axis], kernel.window
+    found = np.full(length, NEVER, np.int32)
+    for position, least in enumerate(needed):
+        if isinstance(kernel, PoolKernel) and kernel.adaptive:
+            out = kernel.out_size[axis]
+            seen = range(position * length // out, -(-(position + 1) * length // out))
+        else:
+            start = position * window.stride[axis] - window.padding[axis]
+            seen = range(start, start + (window.size[axis] - 1) * window.dilation[axis] + 1, window.dilation[axis])
+        for place in seen:
+            if 0 <= place < length:
+                found[place] = min(found[place], least)
+    return found
+
+
+def tight_buffers(plan: Plan, sizes: Mapping[int, Polynomial], counted: Mapping[int, Parts]) -> tuple[int, ...]:
+    """Give those of some buffers of which nothing is touched beyond what counts, by what does of each."""
+    found = {buffer: parts for buffer, parts in counted.items() if parts}
+    for call in (*plan.calls, *plan.checks, *plan.packing):
+        touched = [number for number, place in enumerate(call.arguments) if place.buffer in found]
+        if touched:
+            ending = CallEnds(call, Hidden(call, {}, {}), {})
+            for number in touched:
+                buffer = call.arguments[number].buffer
+                if buffer in found and not _ends_there(call, number, ending, (sizes, found[buffer])):
+                    del found[buffer]
+    return tuple(sorted(found))
+
+
+def _ends_there(call: KernelCall, number: int, ending: CallEnds, given: tuple[Mapping[int, Polynomial], Parts]) -> bool:
+    """Whether a call touches nothing of an argument beyond what counts."""
+    sizes, parts = given
+    dimensions: tuple[int, ...] = getattr(call.kernel, "ends", ())
+    pairs = zip(dimensions, call.ends, strict=True)
+    ends = {axis: End(sizes[end.size], end.times, end.more) for axis, end in pairs if not end.more}
+    if not _is_exact(call.kernel, number - len(call.writes), ends):
+        return False
+    touched = ending.parts(number, ends)
+    return all(key in touched and np.array_equal(touched[key].least, part.least) for key, part in parts.items())
+
+
+def _is_exact(kernel: Kernel, read: int, ends: Mapping[int, End]) -> bool:
+    """Whether a kernel reads an argument no farther than its loops go; what is written never is."""
+    if isinstance(kernel, LoopKernel):
+        return read not in kernel.schedule.transposed  # squares of which are read whole
+    if isinstance(kernel, PackKernel):
+        return len(kernel.batch) + 1 not in ends  # panels are as wide as ever
+    if isinstance(kernel, AttentionKernel):
+        return read != 1  # panels of keys
+    return isinstance(kernel, RowKernel | GemmKernel | ScatterKernel)
+
 
 LEAST_LINE = 12  # rows: of shorter ones each would be a block of its own, which costs more than is left out
 MOST_UNITS = 256  # ranges of tiles of a call that are told apart

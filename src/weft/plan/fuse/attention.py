@@ -13,8 +13,7 @@ import torch
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.assembly import Assembly, view_of
-from weft.plan.fuse.fusion import Fusion, Source, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Assembly, Fusion, Source, dtype_of, tensor_type, view_of
 from weft.plan.fuse.matmul import Factors, PendingKernel, factors_of, matrix_of, right_operand
 from weft.plan.kernels.attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
@@ -31,10 +30,11 @@ from weft.plan.regions.lazy import (
     LeafSource,
     Node,
     Taken,
+    Window,
+    plain,
     read_from_memory,
     walk,
 )
-from weft.plan.regions.window import Window, plain
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,6 @@ from weft.plan.fuse.image_layout import (
     writes_images,
 )
 from weft.plan.fuse.matmul import PendingKernel
-from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import (
     ConvKernel,
     ConvSizes,
@@ -46,8 +45,8 @@ from weft.plan.kernels.expression import DTYPE_BYTES, SHORT_FLOATS
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
 from weft.plan.kernels.images import Images, ImageWindow
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.regions.lazy import Computed, Lazy, Leaf, Node
-from weft.plan.regions.window import Window, in_order_of, plain
+from weft.plan.kernels.walk import cut
+from weft.plan.regions.lazy import Computed, Lazy, Leaf, Node, Window, in_order_of, plain
 from weft.target import Target
 
 # The gradient of a convolution's input is made of convolutions. An input pixel gets something from every window that

@@ -54,9 +54,8 @@ from weft.plan.kernels.winograd import (
     winograd_product,
     winograd_weights,
 )
-from weft.plan.regions.lazy import Computed, Lazy, Leaf
+from weft.plan.regions.lazy import Computed, Lazy, Leaf, Window, in_order_of
 from weft.plan.regions.region import BYTES_OF_A_WORD
-from weft.plan.regions.window import Window, in_order_of
 from weft.target import Target
 
 

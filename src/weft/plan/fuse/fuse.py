@@ -17,11 +17,10 @@ from weft.errors import InternalError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.plan.form.plan import Plan
-from weft.plan.fuse.assembly import declared, extent_of, lazy_size, preferred
 from weft.plan.fuse.attention import attend, attend_backward
 from weft.plan.fuse.conv_gradients import convolve_back, weigh
 from weft.plan.fuse.convolutions import convolve, convolve_bytes, has_border
-from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Fusion, declared, dtype_of, extent_of, lazy_size, preferred, tensor_type
 from weft.plan.fuse.image_layout import channels_last_strides
 from weft.plan.fuse.image_limits import LimitedImages, limited_images
 from weft.plan.fuse.indexing import check, gather, scatter, take
@@ -39,9 +38,20 @@ from weft.plan.fuse.windows import pool, pool_back
 from weft.plan.kernels.expression import CHEAP_OPS
 from weft.plan.kernels.top import TopKernel
 from weft.plan.regions.indices import SCATTERS, VIEWS, Change, counted
-from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, Taken, walk
+from weft.plan.regions.lazy import (
+    Computed,
+    FixedNumber,
+    Lazy,
+    Leaf,
+    Node,
+    Taken,
+    Window,
+    in_order_of,
+    plain,
+    same_layout,
+    walk,
+)
 from weft.plan.regions.region import REDUCTIONS, Region
-from weft.plan.regions.window import Window, in_order_of, plain, same_layout
 from weft.target import Target
 
 MOST_REPEATED = 2

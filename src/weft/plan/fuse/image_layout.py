@@ -8,8 +8,7 @@ from weft.ir.graph import Value
 from weft.plan.fuse.fusion import Fusion
 from weft.plan.kernels.gemm import EpilogueOperand
 from weft.plan.kernels.images import Images
-from weft.plan.regions.lazy import FixedNumber, Lazy, Leaf
-from weft.plan.regions.window import Window, in_order_of
+from weft.plan.regions.lazy import FixedNumber, Lazy, Leaf, Window, in_order_of
 
 
 def channels_last(fusion: Fusion, images: Leaf) -> Leaf:

@@ -23,10 +23,11 @@ from weft.plan.regions.lazy import (
     Leaf,
     Node,
     Taken,
+    Window,
+    plain,
     read_from_memory,
     walk,
 )
-from weft.plan.regions.window import Window, plain
 
 JOINS = {
     "scatter": "store", "scatter_add": "add", "scatter_mul": "mul", "scatter_min": "minimum", "scatter_max": "maximum",

@@ -31,8 +31,20 @@ from weft.plan.kernels.gemm import (
     reads_across,
 )
 from weft.plan.kernels.pack import PackKernel, in_words
-from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, LeafSource, Node, read_from_memory, walk
-from weft.plan.regions.window import Window, plain, same_layout
+from weft.plan.regions.lazy import (
+    BodyWriter,
+    Computed,
+    Counted,
+    Lazy,
+    Leaf,
+    LeafSource,
+    Node,
+    Window,
+    plain,
+    read_from_memory,
+    same_layout,
+    walk,
+)
 
 MOST_CACHED_BYTES = 24 * 1024 * 1024  # of a program's weights: more do not stay in caches, and are not kept wider
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]

@@ -16,9 +16,8 @@ from weft.ir.ops import OPS
 from weft.ir.types import TensorType
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.kernels.gemm import EpilogueOperand
-from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, walk
+from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, Window, in_order_of, plain, walk
 from weft.plan.regions.region import MOVES, REDUCTIONS
-from weft.plan.regions.window import Window, in_order_of, plain
 
 PREPARED_OPS = MOVES | REDUCTIONS | {name for name, op in OPS.items() if op.elementwise}
 MOST_PREPARED = 16 * 1024  # numbers: more are not kept from call to call

@@ -11,13 +11,24 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.assembly import view_of
-from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type, view_of
 from weft.plan.fuse.split_reductions import outputs_of, plan_stages
 from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding, with_strides
 from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowPass, Stage, Store
-from weft.plan.regions.lazy import BodyWriter, Computed, Lazy, Leaf, LeafSource, Node, Taken, read_from_memory, walk
-from weft.plan.regions.window import Window, plain, same_layout
+from weft.plan.regions.lazy import (
+    BodyWriter,
+    Computed,
+    Lazy,
+    Leaf,
+    LeafSource,
+    Node,
+    Taken,
+    Window,
+    plain,
+    read_from_memory,
+    same_layout,
+    walk,
+)
 
 Place = tuple[int, Window]
 

@@ -10,8 +10,7 @@ from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last, channels_last_strides, images_of, pair, side_by_side
 from weft.plan.kernels.images import UNLIMITED, ImageWindow
 from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel, choose_pool_gradient_schedule, choose_pool_schedule
-from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node
-from weft.plan.regions.window import in_order_of, plain
+from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, in_order_of, plain
 
 NO_DILATION = (1, 1)
 FEWEST_CHANNELS = 8  # that are worth moving side by side for a gradient

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.ir.ops import SIMPLE
-from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.expression import (
     CYCLES_OF_OP,
     DTYPE_BYTES,
@@ -32,6 +31,7 @@ from weft.plan.kernels.gemm import (
     choose_schedule,
 )
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by, cut_range
+from weft.plan.kernels.walk import Blocks, cut
 from weft.target import Target
 
 SCORE_BYTES = 256 * 1024  # of a block's scores: they stay in the second cache beside keys and values

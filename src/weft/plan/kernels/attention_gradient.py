@@ -21,10 +21,10 @@ from weft.plan.kernels.attention import (
     AttentionSizes,
     attention_summary,
 )
-from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.expression import DTYPE_BYTES, MEMORY_CYCLES, ROW_CYCLES, Instruction, View, body_cycles
 from weft.plan.kernels.gemm import Epilogue, GemmKernel, GemmSchedule, Matrix, PackedMatrix, choose_schedule
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
+from weft.plan.kernels.walk import Blocks, cut
 from weft.target import Target
 
 SCORE_BYTES = 192 * 1024  # of a block's scores, and of its pull as much: both stay in the second cache

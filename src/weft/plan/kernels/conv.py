@@ -11,7 +11,6 @@ from math import prod
 from typing import Literal
 
 from weft.errors import InternalError
-from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.expression import BLOCK_CYCLES, DTYPE_BYTES, body_cycles
 from weft.plan.kernels.gemm import (
     ELEMENT_BITS,
@@ -37,7 +36,7 @@ from weft.plan.kernels.images import (
 )
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.walk import Walk
+from weft.plan.kernels.walk import Blocks, Walk, cut
 from weft.target import Target
 
 

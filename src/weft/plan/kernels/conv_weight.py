@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import FEW_SHARE, LONGEST_UNROLLED_RUN, ConvSizes
 from weft.plan.kernels.expression import MEMORY_CYCLES, vectors_of
 from weft.plan.kernels.gemm import ELEMENT_BITS, register_block, vector_registers
 from weft.plan.kernels.images import Images, ImageWindow
 from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
-from weft.plan.kernels.walk import Walk
+from weft.plan.kernels.walk import Walk, cut
 from weft.target import Target
 
 MOST_TILES = 4  # tiles that a gradient of full size is cut into; each reads all pixels

@@ -11,10 +11,9 @@ from functools import lru_cache
 from math import gcd, prod
 
 from weft.errors import InternalError
-from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.expression import BLOCK_CYCLES, DTYPE_BYTES, SHORT_OPS, Instruction, body_cycles, dot_cycles
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by, cut_range
-from weft.plan.kernels.walk import Walk
+from weft.plan.kernels.walk import Blocks, Walk, cut
 from weft.target import Target
 
 # What a product or convolution does to a result while it is still in a register: a small elementwise expression.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.kernels.blocks import whole_cut
 from weft.plan.kernels.expression import (
     DTYPE_BYTES,
     MEMORY_CYCLES,
@@ -21,6 +20,7 @@ from weft.plan.kernels.expression import (
     with_strides,
 )
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Sizes, box, by, cut_range
+from weft.plan.kernels.walk import whole_cut
 from weft.target import Target
 
 # A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.kernels.blocks import Blocks
 from weft.plan.kernels.gemm import Matrix
 from weft.plan.kernels.kernel import Boxes, Kernel, by
+from weft.plan.kernels.walk import Blocks
 from weft.target import Target
 
 # Per vector packed: what is packed at a call has just been written, often by another core, and its rows lie far apart.

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from weft.ir.ops import SIMPLE
-from weft.plan.kernels.blocks import whole_cut
 from weft.plan.kernels.expression import (
     DTYPE_BYTES,
     MEMORY_CYCLES,
@@ -30,6 +29,7 @@ from weft.plan.kernels.expression import (
 )
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Sizes, box, by, cut_range
 from weft.plan.kernels.loop import vector_bits
+from weft.plan.kernels.walk import whole_cut
 from weft.target import Target
 
 PLACES = ("argmax", "argmin")

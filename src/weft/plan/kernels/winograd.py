@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.conv import LEAST_IMAGES, ConvSizes
 from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.kernels.gemm import (
@@ -27,6 +26,7 @@ from weft.plan.kernels.gemm import (
 )
 from weft.plan.kernels.images import LIMIT_BOX, UNLIMITED, Images, ImageWindow, Limited, seen_places
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, by
+from weft.plan.kernels.walk import Blocks, cut
 from weft.target import Target
 
 PRODUCTS = 16  # the places of a transformed patch

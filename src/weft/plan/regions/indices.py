@@ -17,8 +17,7 @@ import torch
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.types import DTYPE_NAMES, TensorType
-from weft.plan.regions.lazy import Computed, Counted, FixedNumber, Lazy, Leaf, LeafSource
-from weft.plan.regions.window import Window, plain
+from weft.plan.regions.lazy import Computed, Counted, FixedNumber, Lazy, Leaf, LeafSource, Window, plain
 from weft.trace.lift.checks import CHECK_CLASSES, CHECK_DATA, CHECK_ONE_HOT, CHECK_PLACES
 
 # The least and the greatest number that a value of whole numbers or truth values can hold, whatever the inputs: an
