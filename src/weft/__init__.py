@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     )
     from weft.train.checkpoints.checkpoint import Checkpoints, load, save
     from weft.train.devices.choose_devices import try_all_gpus, try_gpu
-    from weft.train.devices.collective import allreduce, replicate
     from weft.train.devices.data_parallel import DataParallel
-    from weft.train.devices.split import split_and_load, split_batch
+    from weft.train.devices.replicas import allreduce, replicate
+    from weft.train.devices.shares import split_and_load, split_batch
     from weft.train.evaluate import evaluate, predict
     from weft.train.metrics import Accumulator, Animator
     from weft.train.timing import BenchMark, Benchmark, Timer
@@ -133,7 +133,7 @@ HOMES = {
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
     "accuracy": "weft.train.chapter",
-    "allreduce": "weft.train.devices.collective",
+    "allreduce": "weft.train.devices.replicas",
     "compile_source": "weft.api.source",
     "data": "weft.train",
     "engine_statistics": "weft.api.asynchronous",
@@ -156,13 +156,13 @@ HOMES = {
     "prepare": "weft.api.prepare",
     "program": "weft.api.hybrids",
     "ready": "weft.api.asynchronous",
-    "replicate": "weft.train.devices.collective",
+    "replicate": "weft.train.devices.replicas",
     "save": "weft.train.checkpoints.checkpoint",
     "scatter": "weft.train.chapter",
     "sgd": "weft.train.chapter",
     "spawn": "weft.api.spawn",
-    "split_and_load": "weft.train.devices.split",
-    "split_batch": "weft.train.devices.split",
+    "split_and_load": "weft.train.devices.shares",
+    "split_batch": "weft.train.devices.shares",
     "step": "weft.api.step",
     "trace_to": "weft.api.asynchronous",
     "try_all_gpus": "weft.train.devices.choose_devices",

@@ -13,7 +13,7 @@ from torch import nn
 import weft
 from weft.errors import ExecutionError
 from weft.lazy_tensors import segment_plan as lazy_plan
-from weft.lazy_tensors.program import SegmentPrograms
+from weft.lazy_tensors.segment_plan import SegmentPrograms
 from weft.lazy_tensors.session import SESSION
 
 

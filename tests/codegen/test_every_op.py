@@ -170,7 +170,7 @@ def graph_of(row: Op, operands: list[torch.Tensor], given: dict[str, object], sh
 def in_machine_code(graph: Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Each result of a Graph as eager PyTorch gives it and as kernels do."""
     known = interpreted(graph, inputs)
-    assert known is not None, f"eager PyTorch refuses operands of {graph.name}, or ir/interpreter_rules.py has no rule"
+    assert known is not None, f"eager PyTorch refuses operands of {graph.name}, or ir/interpreter.py has no rule"
     regions = find_regions(graph, frozenset())
     wanted = {result.value for result in graph.results}
     outputs = {value for region in regions for value in region.outputs}

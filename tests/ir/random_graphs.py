@@ -13,8 +13,8 @@ import torch
 from hypothesis import strategies as st
 
 from weft.errors import UsageError
-from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.graph import Graph, Place, Result, Value, Write
+from weft.ir.library import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.ops import OPS, build
 from weft.ir.types import NumberType, TensorType, TupleType, Type, contiguous, row_major
 

@@ -48,7 +48,7 @@ def test_every_golden_file_belongs_to_an_op():
 
 
 def test_every_op_has_an_interpreter_rule():
-    assert not set(RULES) ^ set(OPS), "src/weft/ir/interpreter_rules.py has a rule for each op and no other"
+    assert not set(RULES) ^ set(OPS), "src/weft/ir/interpreter.py has a rule for each op and no other"
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.ir.examples import BODIES
 
 from weft.errors import UsageError
-from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.graph import Place
+from weft.ir.library import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.parser import ParseError, TextLimits, parse_graph
 from weft.ir.verifier import problems_of
 

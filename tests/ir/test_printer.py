@@ -8,8 +8,8 @@ import torch
 from tests.ir.examples import example
 
 from weft.errors import UsageError
-from weft.ir.calls import Call
 from weft.ir.graph import Graph, Place, Result, Value
+from weft.ir.library import Call
 from weft.ir.literals import argument_text
 from weft.ir.ops import build
 from weft.ir.parser import parse_graph

@@ -5,8 +5,8 @@ import torch
 from tests.ir.examples import example
 
 from weft.errors import InternalError
-from weft.ir.calls import HOLE, Call, Hole, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.graph import Graph, Place, Result, Value, Write
+from weft.ir.library import HOLE, Call, Hole, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.ops import OPS, build
 from weft.ir.parser import parse_graph
 from weft.ir.types import NOTHING, NumberType, TensorType, TupleType, Type, contiguous

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from weft.errors import InternalError
-from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.library import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.types import NOTHING, NumberType, TensorType, TupleType, Type, contiguous
 from weft.ir.verifier import agrees, problems_of, verify
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 import weft
 from weft.errors import ExecutionError
 from weft.lazy_tensors import segment_plan as lazy_plan
-from weft.lazy_tensors.program import SegmentPrograms
+from weft.lazy_tensors.segment_plan import SegmentPrograms
 from weft.runtime.compiled_graph import IN_PLACE
 
 GOOD = torch.zeros(20, dtype=torch.long)

@@ -17,7 +17,7 @@ from typing_extensions import Self
 import weft
 from weft.engine import Var
 from weft.errors import ExecutionError
-from weft.lazy_tensors import program as lazy_program
+from weft.lazy_tensors import segment_plan
 from weft.lazy_tensors.segment_plan import SegmentPlan
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine
@@ -459,7 +459,7 @@ def test_a_timeline_of_a_block_has_all_that_was_called_in_it(tmp_path: Path) -> 
 
 def test_a_segment_that_is_compiled_leaves_the_random_numbers_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[torch.Tensor] = []
-    trace = lazy_program.trace_program
+    trace = segment_plan.trace_program
 
     def drawing_meanwhile(request: Any) -> Any:
         function = request.function
@@ -476,7 +476,7 @@ def test_a_segment_that_is_compiled_leaves_the_random_numbers_of_others_alone(mo
             torch.set_rng_state(before)
         return found
 
-    monkeypatch.setattr(lazy_program, "trace_program", drawing_meanwhile)
+    monkeypatch.setattr(segment_plan, "trace_program", drawing_meanwhile)
     x = torch.ones(20, 20, requires_grad=True)
     with weft.lazy():
         for _ in range(4):

@@ -14,7 +14,7 @@ import weft
 from weft.config import overrides
 from weft.errors import ExecutionError
 from weft.lazy_tensors import segment_plan as lazy_plan
-from weft.lazy_tensors.program import SegmentPrograms
+from weft.lazy_tensors.segment_plan import SegmentPrograms
 from weft.lazy_tensors.session import SESSION
 from weft.runtime.compiled_graph import IN_PLACE
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import strategies as st
 from tests.ir.random_graphs import Draw, graphs
 
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.library import Call, Operand
 from weft.ir.ops import build
 from weft.ir.types import TensorType, contiguous
 

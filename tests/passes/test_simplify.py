@@ -9,8 +9,7 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.ops import OPS, build
 from weft.ir.parser import parse_graph
 from weft.ir.types import contiguous
-from weft.passes.laws_of_arithmetic import EXACT_CASTS
-from weft.passes.simplify import LAWS, simplify
+from weft.passes.simplify import EXACT_CASTS, LAWS, simplify
 
 SIMPLIFIED = [case for case in CASES if "simplify" in case.passes]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from weft.codegen.library import LibraryExecutable
-from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.extents import Extent, extent_of_size
 from weft.ir.graph import Graph, LiftedGraph, Result, Value
 from weft.ir.interpreter import interpret
+from weft.ir.library import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.ops import build
 from weft.ir.types import NumberType, TensorType, TupleType, Type, UnsizedType, contiguous
 from weft.ir.verifier import verify

@@ -16,8 +16,7 @@ from tests.programs.program_examples import parts
 from weft.errors import ExecutionError
 from weft.ir.graph import Graph
 from weft.ir.parser import parse_graph
-from weft.programs.drawing import draw, picture
-from weft.programs.layout import GAP_DOWN, DrawnBox, Layout, lay_out
+from weft.programs.drawing import GAP_DOWN, DrawnBox, Layout, draw, lay_out, picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 STATE = {1: "fc.weight", 2: "fc.bias", 3: "count"}

@@ -5,7 +5,7 @@ from collections import OrderedDict, namedtuple
 import pytest
 from torch.utils import _pytree as pytree
 
-from weft.programs.results import builder
+from weft.programs.boundary import builder
 
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024  # the tree library knows this kind
 

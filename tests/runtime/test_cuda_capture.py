@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from weft.codegen.library import LibraryExecutable
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.library import Call, Operand
 from weft.ir.types import contiguous
 from weft.plan.library_plan import plan_library
 from weft.runtime.cuda_capture import MOST_CAPTURES, WARM_CALLS, CapturedExecutable, refusal

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import UsageError
-from weft.ir.calls import Call, Operand
 from weft.ir.extents import extent_of_size
 from weft.ir.graph import Value
+from weft.ir.library import Call, Operand
 from weft.ir.printer import print_graph
 from weft.ir.types import NumberType, contiguous
 from weft.trace.interception.capture import Interception

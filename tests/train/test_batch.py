@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.devices.split import moved, pair_of, samples_in, samples_of, split_tree
+from weft.train.devices.shares import moved, pair_of, samples_in, samples_of, split_tree
 
 X, Y = torch.randn(11, 5, generator=torch.Generator().manual_seed(3)), torch.arange(11) % 3
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]

@@ -22,8 +22,8 @@ from weft.train.devices.shares import (
     TRIED,
     WARM_UP,
     MeasuredShares,
+    split_sizes,
 )
-from weft.train.devices.split import split_sizes
 
 
 def measured(*speeds: float, steps: int = WARM_UP + 1) -> MeasuredShares:

@@ -10,9 +10,9 @@ from torch import nn
 
 import weft
 from weft.devices import Device
-from weft.train.devices import split
-from weft.train.devices.collective import METHODS
-from weft.train.devices.split import no_single_sample, split_batch, split_sizes
+from weft.train.devices import shares
+from weft.train.devices.replicas import METHODS
+from weft.train.devices.shares import no_single_sample, split_batch, split_sizes
 from weft.train.devices.threads import run_on
 from weft.train.evaluate import sums_over
 
@@ -36,14 +36,14 @@ def test_shares_are_kept_to_within_one_sample(count: int, shares: list[float]) -
 
 def test_shares_follow_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {Device("cpu", 0): 0.1, Device("cpu", 1): 0.3}
-    monkeypatch.setattr(split, "_trial", seconds.__getitem__)
-    monkeypatch.setattr(split, "_speeds", {})
+    monkeypatch.setattr(shares, "_trial", seconds.__getitem__)
+    monkeypatch.setattr(shares, "_speeds", {})
     assert list(map(len, weft.split_and_load(torch.zeros(8, 1), CPUS, shares="measured"))) == [6, 2]
     assert list(map(len, weft.split_and_load(torch.zeros(8, 1), CPUS, shares=[1, 3]))) == [2, 6]
 
 
 def test_speeds_are_measured() -> None:
-    assert min(split.measured_speeds([Device("cpu", 0), Device("cpu", 1)])) > 0
+    assert min(shares.measured_speeds([Device("cpu", 0), Device("cpu", 1)])) > 0
 
 
 @pytest.mark.parametrize("shares", ["fast", [1], [0, 0], [-1, 2], [float("nan"), 1]])

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import weft
 from weft.train.data import Batches, ImageData
-from weft.train.devices.split import split_sizes
+from weft.train.devices.shares import split_sizes
 
 X, Y = torch.randn(24, 5, generator=torch.Generator().manual_seed(3)), torch.arange(24) % 3
 

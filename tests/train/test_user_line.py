@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weft.train.processes.user_line import HELPERS, line_of_thread
+from weft.train.processes.rank_watch import HELPERS, line_of_thread
 
 
 @pytest.mark.parametrize("users, expected", [(True, "go.wait(10)"), (False, "return line_of_thread(own)")])

@@ -49,8 +49,8 @@ from weft.guards.guarded import Guarded
 from weft.guards.known_calls import inputs_entry
 from weft.interrupts import interrupts_after
 from weft.ir.graph import Graph
+from weft.programs.boundary import is_spent
 from weft.programs.program import Program
-from weft.programs.results import is_spent
 from weft.runtime.compiled_graph import RefusedError
 from weft.runtime.path_graph import RaisedInHandling
 from weft.trace.interception.capture import (

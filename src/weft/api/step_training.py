@@ -13,7 +13,7 @@ from weft.api.optimizers.library import by_library
 from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.state import NARROW, Prepared
 from weft.errors import UnsupportedError, UsageError
-from weft.programs.results import SECOND_TIME
+from weft.programs.boundary import SECOND_TIME
 from weft.trace.backward import refuse_reentrant
 from weft.trace.interception.capture import (
     has_gradient_hooks,

@@ -17,10 +17,9 @@ import torch
 
 from weft.codegen.torch_functions import below_autograd
 from weft.errors import source_line
-from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
-from weft.ir.library import resolve
+from weft.ir.library import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results, resolve
 from weft.ir.types import NumberType, TensorType, UnsizedType
 from weft.plan.library_plan import LibraryPlan, LibraryStep
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from weft.ir.at_sizes import with_sizes
-from weft.ir.calls import Call, ViewStep, WrittenPlace
 from weft.ir.extents import Extent
 from weft.ir.graph import Graph, LiftedGraph, Value
+from weft.ir.library import Call, ViewStep, WrittenPlace
 from weft.ir.types import TensorType, TupleType
 from weft.passes.within import UnboundedError
 from weft.trace.lift.lift import lift_by_call

@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from weft.ir.calls import Argument, Call, Operand, ViewStep, WrittenPlace, map_arguments
 from weft.ir.extents import Extent, today
 from weft.ir.graph import Graph, Value, Write
 from weft.ir.interpreter import evaluate
+from weft.ir.library import Argument, Call, Operand, ViewStep, WrittenPlace, map_arguments
 from weft.ir.types import TensorType, TupleType
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from weft.ir.calls import Path
+from weft.ir.library import Path
 from weft.ir.types import Type
 
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})

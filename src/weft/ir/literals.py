@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
-from weft.ir.calls import Argument, Hole, Operand, WrittenArgument
 from weft.ir.extents import Extent
+from weft.ir.library import Argument, Hole, Operand, WrittenArgument
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, row_major, type_of
 
 LITERALS: dict[type, Callable[[Any], str]] = {

@@ -21,8 +21,8 @@ from weft.errors import InternalError, UsageError
 from weft.ir import attention as attended
 from weft.ir import library
 from weft.ir import op_types as rules
-from weft.ir.calls import Call
 from weft.ir.graph import Place, Value
+from weft.ir.library import Call
 from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
 from weft.ir.types import TensorType, Type
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument, WrittenPlace, map_arguments
 from weft.ir.graph import NO_ATTRIBUTES, Graph, Place, Result, Value, Write
 from weft.ir.lexer import ParseError, Reader, TextLimits, Token
+from weft.ir.library import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument, WrittenPlace, map_arguments
 from weft.ir.literals import MOST_INLINE_ELEMENTS, tensor_of
 from weft.ir.ops import OPS
 from weft.ir.size_text import SizeNames

@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterable
 import torch
 
 from weft.errors import UsageError, short_path
-from weft.ir.calls import Call, Path
 from weft.ir.graph import Graph, Place, Value
+from weft.ir.library import Call, Path
 from weft.ir.literals import argument_text, inline_elements
 from weft.ir.ops import OPS
 from weft.ir.size_text import largest_sizes

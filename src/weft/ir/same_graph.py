@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Call, Operand, WrittenPlace, map_arguments
 from weft.ir.graph import Graph, Value
+from weft.ir.library import Call, Operand, WrittenPlace, map_arguments
 from weft.ir.literals import same_constant
 
 

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from weft.ir import library
-from weft.ir.calls import Call, Path
 from weft.ir.graph import Graph, Value
+from weft.ir.library import Call, Path
 from weft.ir.types import TensorType, Type
 
 SHARING_OPS = frozenset({"reshape", "permute", "expand", "slice", "cast", "item"})

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.errors import InternalError
-from weft.ir.calls import Operand
 from weft.ir.extents import Polynomial
 from weft.ir.graph import Place, Value
+from weft.ir.library import Operand
 from weft.ir.ops import build
 from weft.ir.types import NumberType
 

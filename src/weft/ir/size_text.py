@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.errors import UsageError
-from weft.ir.calls import Call, ViewStep, WrittenPlace
 from weft.ir.extents import Extent, Polynomial, extent_of_size
 from weft.ir.graph import Graph, Value
 from weft.ir.lexer import Reader, Token
+from weft.ir.library import Call, ViewStep, WrittenPlace
 from weft.ir.types import NumberType, TensorType, TupleType
 
 MOST_TERMS = 64

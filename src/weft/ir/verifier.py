@@ -38,8 +38,8 @@ import torch
 
 from weft.errors import InternalError, UsageError, counted, source_line
 from weft.ir import library
-from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.library import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument
 from weft.ir.literals import LITERALS
 from weft.ir.ops import NUMBER_OPERATORS, OPS, infer_type, is_number
 from weft.ir.types import NothingType, NumberType, TensorType, TupleType, Type, UnsizedType

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 
 from weft.ir import library
-from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
+from weft.ir.library import Call
 from weft.ir.ops import OPS, build
 from weft.ir.types import TensorType, type_of
 from weft.passes.rewrite import SAME_ELEMENTS, Groups, Number, is_reproducible, rebuild, rebuilt, tensor_type, uniform

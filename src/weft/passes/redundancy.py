@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Argument, Call
 from weft.ir.graph import Graph, Value, replace_operands
+from weft.ir.library import Argument, Call
 from weft.ir.literals import bytes_of
 from weft.ir.ops import OPS, may_refuse
 from weft.ir.types import TensorType, TupleType

@@ -15,9 +15,9 @@ import torch
 
 from weft.errors import ExecutionError
 from weft.ir.at_sizes import dense_order, has_extents
-from weft.ir.calls import Call, Operand, ViewStep, map_arguments
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
+from weft.ir.library import Call, Operand, ViewStep, map_arguments
 from weft.ir.sharing import looks_elsewhere
 from weft.ir.types import TensorType, TupleType, Type, UnsizedType
 from weft.passes.bounding import Bounder

@@ -22,9 +22,9 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from weft.errors import InternalError, UsageError
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Result, Value, Write
 from weft.ir.lexer import Reader, TextLimits
+from weft.ir.library import Call, Operand
 from weft.ir.literals import bytes_of
 from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, print_graph

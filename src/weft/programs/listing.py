@@ -9,8 +9,8 @@ from weft.compile.lifted_sizes import lifted_for_all_sizes
 from weft.compile.pipeline import lifted
 from weft.config import config
 from weft.errors import counted, short_path
-from weft.ir.calls import Call
 from weft.ir.graph import Graph, Place, Value
+from weft.ir.library import Call
 from weft.ir.printer import print_graph
 from weft.ir.size_text import largest_sizes
 from weft.plan.form.plan import Plan

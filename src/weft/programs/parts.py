@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from weft.errors import UsageError
-from weft.ir.calls import Call
 from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Place, Value
 from weft.ir.lexer import Reader, TextLimits
-from weft.ir.library import packet_name, resolve, split
+from weft.ir.library import Call, packet_name, resolve, split
 from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, name_inputs, print_graph
 from weft.ir.size_text import largest_sizes, read_condition

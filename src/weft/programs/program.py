@@ -23,14 +23,13 @@ from weft.guards.paths_entry import Walked
 from weft.ir.graph import Graph
 from weft.ir.ops import effect_of
 from weft.ir.types import CPU, TensorType
-from weft.programs.boundary import Boundary
+from weft.programs.boundary import Boundary, Build, Returned, RunModes, builder, flat_kind, keep, places
 from weft.programs.description import Example, describe_program, named_graph, state_names
 from weft.programs.drawing import draw
 from weft.programs.file import save_program
 from weft.programs.listing import ProgramPlan, listing
 from weft.programs.parts import ProgramParts
 from weft.programs.picture import CALL, CallTimeline, measure_timeline, program_card
-from weft.programs.results import Build, Returned, RunModes, builder, flat_kind, keep, places
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph, RefusedError
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay

@@ -19,8 +19,8 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.errors import ExecutionError
-from weft.ir.calls import Operand
 from weft.ir.graph import Graph, Value
+from weft.ir.library import Operand
 from weft.ir.ops import effect_of
 from weft.ir.types import NumberType, TensorType, Type
 from weft.plan.library_plan import plan_library

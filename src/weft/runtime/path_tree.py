@@ -18,7 +18,7 @@ import torch
 from weft.codegen.calls.native_call import CallWord
 from weft.codegen.calls.number_program import LARGEST, MOST_DEPTH, NumberOp
 from weft.codegen.calls.path_walk import Ask, ElementKind, Given
-from weft.ir.calls import Operand
+from weft.ir.library import Operand
 from weft.ir.types import TensorType, row_major
 from weft.runtime.binding import BoundProgram
 from weft.runtime.built_in import python_address, state_of, table_of

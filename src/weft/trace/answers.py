@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
-from weft.ir.library import has_effect, is_uninitialised
+from weft.ir.library import Call, Operand, has_effect, is_uninitialised
 from weft.trace.interception.user_lines import is_of_library, is_of_user
 
 LARGEST = 1 << 16

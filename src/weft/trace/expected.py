@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Value
-from weft.ir.library import name_of
+from weft.ir.library import Call, Operand, name_of
 from weft.ir.ops import effect_of
 from weft.ir.types import NOTHING
 from weft.trace.answers import LIBRARY

@@ -15,8 +15,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from weft.errors import UnsupportedError, source_line
-from weft.ir.calls import Path
 from weft.ir.graph import Place, Value
+from weft.ir.library import Path
 from weft.trace.backward import Derivatives, Differentiator, Wanted
 from weft.trace.interception.capture import has_gradient_hooks
 from weft.trace.tracer import TracedInput, Tracer

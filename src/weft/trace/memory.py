@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep
 from weft.ir.graph import Place, Value, Write
+from weft.ir.library import HOLE, Argument, Call, Operand, Path, ViewStep
 from weft.ir.types import TensorType, Type
 from weft.trace.interception.capture import extent_of, hint_of, is_stand_in, kind_of, storage_key
 from weft.trace.interception.refusals import refuse

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from weft.ir.calls import HOLE, ViewStep
 from weft.ir.graph import Result, Write
+from weft.ir.library import HOLE, ViewStep
 from weft.trace.interception.capture import has_gradient_hooks
 from weft.trace.interception.refusals import refuse
 from weft.trace.memory import TensorState, TracedMemory

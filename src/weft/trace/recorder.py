@@ -9,9 +9,19 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import HOLE, Argument, Call, Operand, ViewStep, WrittenArgument, WrittenPlace, flat_results
 from weft.ir.graph import Place, Value
-from weft.ir.library import name_of, written_arguments
+from weft.ir.library import (
+    HOLE,
+    Argument,
+    Call,
+    Operand,
+    ViewStep,
+    WrittenArgument,
+    WrittenPlace,
+    flat_results,
+    name_of,
+    written_arguments,
+)
 from weft.ir.types import NOTHING, NumberType, TupleType, Type, UnsizedType
 from weft.trace.interception.capture import (
     Operator,

@@ -14,8 +14,8 @@ import torch
 
 from weft.errors import InternalError
 from weft.ir.at_sizes import bind_numbers
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Result, Value
+from weft.ir.library import Call, Operand
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
 from weft.trace.counted_index import Spot

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
-from weft.ir.library import is_random, name_of
+from weft.ir.library import Call, is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous
 from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.counted_index import CountedIndex, Spot

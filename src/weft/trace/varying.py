@@ -10,9 +10,9 @@ from typing import Any
 
 from weft.errors import UnsupportedError
 from weft.ir.at_sizes import dense_order
-from weft.ir.calls import flat_results
 from weft.ir.extents import is_same_size, today
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.library import flat_results
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
 from weft.trace.interception.refusals import is_refusal

@@ -16,7 +16,7 @@ from weft.errors import UsageError
 from weft.tracebacks import shows_less
 from weft.train.checkpoints.names import unwrapped
 from weft.train.devices.choose_devices import device_of, find_devices
-from weft.train.devices.split import Shares, called, joined, moved, pair_of, samples_in, samples_of, split_batch
+from weft.train.devices.shares import Shares, called, joined, moved, pair_of, samples_in, samples_of, split_batch
 from weft.train.devices.threads import run_on
 from weft.train.processes.peers import Peers
 from weft.train.summed_loss import summed_loss

@@ -26,9 +26,9 @@ from weft.api.step import Step, step
 from weft.devices import Device
 from weft.lazy_tensors.tasks import operator_cores
 from weft.train.devices.replicas import Replicas
-from weft.train.devices.shares import MeasuredShares
-from weft.train.devices.split import (
+from weft.train.devices.shares import (
     Fields,
+    MeasuredShares,
     called,
     load_pieces,
     moved,

@@ -11,7 +11,7 @@ from typing import Any
 from weft.engine import Var, make_engine
 from weft.errors import ExecutionError, UsageError
 from weft.train.data import Batches
-from weft.train.processes.user_line import HELPERS
+from weft.train.processes.rank_watch import HELPERS
 
 USUAL = 2  # batches ahead
 ANEW = "give what can be gone through in every epoch: a list, a DataLoader, an object whose __iter__ begins anew"

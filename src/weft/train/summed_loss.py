@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import UsageError
-from weft.train.devices.split import samples_in, tensors_in
+from weft.train.devices.shares import samples_in, tensors_in
 
 Summed = tuple[torch.Tensor, torch.Tensor | float]
 LOSS = "give its mean over samples, or a pair of its sum and its count"

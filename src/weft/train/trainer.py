@@ -21,11 +21,19 @@ from weft.trace.interception.modes import note_step
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.tracebacks import shows_less
 from weft.train.checkpoints.checkpoint import Checkpoints
-from weft.train.checkpoints.states import random_states_text, set_random_states_text
+from weft.train.checkpoints.content import random_states_text, set_random_states_text
 from weft.train.devices.choose_devices import devices_of_rank
 from weft.train.devices.replicas import GradientBuckets, Replicas
-from weft.train.devices.shares import MeasuredShares, MemoryLimits
-from weft.train.devices.split import pair_of, resolved_shares, samples_of, split_sizes, split_tree, training_sizes
+from weft.train.devices.shares import (
+    MeasuredShares,
+    MemoryLimits,
+    pair_of,
+    resolved_shares,
+    samples_of,
+    split_sizes,
+    split_tree,
+    training_sizes,
+)
 from weft.train.evaluate import Evaluation, predict
 from weft.train.gradients import DeviceWork, LogicalShards, Numbers, WholeStep, whole_step
 from weft.train.history import EpochSums, FitProgress, History, line_of

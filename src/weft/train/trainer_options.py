@@ -14,7 +14,7 @@ from torch import nn
 from weft.errors import UnsupportedError, UsageError
 from weft.train.callbacks import Callback
 from weft.train.checkpoints.checkpoint import Checkpoints
-from weft.train.devices.split import Shares
+from weft.train.devices.shares import Shares
 from weft.train.evaluate import Measure
 from weft.train.processes.peers import PATIENCE
 from weft.train.summed_loss import reduction_of

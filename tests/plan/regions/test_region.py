@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import weft
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.library import Call, Operand
 from weft.ir.types import TensorType, contiguous
 from weft.plan.regions.region import find_regions
 

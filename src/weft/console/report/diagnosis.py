@@ -32,8 +32,8 @@ from weft.console.subject import call, load_subject
 from weft.console.terminal import Progress
 from weft.document.blocks import Block, Document, Heading, Paragraph, StyledText, Table, facts
 from weft.errors import MismatchError, UnsupportedError, counted
-from weft.ir.calls import Call
 from weft.ir.graph import Place
+from weft.ir.library import Call
 from weft.owners import Owner, owner_of
 from weft.plan.schedule.cost import MachineModel
 from weft.runtime.machine import Measurement, machine_measurement, measure_now, renew

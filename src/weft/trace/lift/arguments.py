@@ -10,8 +10,8 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir import library
-from weft.ir.calls import HOLE, Argument, Call, Operand, WrittenArgument
 from weft.ir.graph import Place, Value
+from weft.ir.library import HOLE, Argument, Call, Operand, WrittenArgument
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, Type
 from weft.trace.lift.expression import HALVES, Expression, Number, Term, constant, scalar
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import torch
 
-from weft.ir.calls import Call, Operand
 from weft.ir.graph import Value
+from weft.ir.library import Call, Operand
 from weft.ir.types import NOTHING
 from weft.trace.lift.arguments import Arguments
 from weft.trace.lift.expression import Expression

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from weft.errors import InternalError, UsageError
 from weft.ir import library
-from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, LiftedGraph, Result, Value, Write
+from weft.ir.library import Call, WrittenArgument
 from weft.ir.op_types import REAL
 from weft.ir.ops import may_refuse
 from weft.ir.sharing import SHARING_OPS, is_negated, looked_into, looks_elsewhere, sources

@@ -11,8 +11,8 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir import library
-from weft.ir.calls import HOLE, Call, Operand, Path, ViewStep, map_arguments
 from weft.ir.extents import Extent, FixedSizeError, Polynomial, today
+from weft.ir.library import HOLE, Call, Operand, Path, ViewStep, map_arguments
 from weft.ir.types import Type, contiguous
 from weft.trace.lift.arguments import Arguments, Rules
 from weft.trace.lift.expression import Expression, positions

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import UsageError
-from weft.ir.calls import Call
+from weft.ir.library import Call
 from weft.ir.printer import call_text
 from weft.ir.size_text import extents_of
 from weft.ir.types import CPU, DTYPES_BY_NAME, TensorType, type_of

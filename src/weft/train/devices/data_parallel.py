@@ -20,7 +20,7 @@ from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialis
 from weft.tracebacks import shows_less
 from weft.train.devices.choose_devices import find_devices
 from weft.train.devices.replicas import Replicas
-from weft.train.devices.split import Shares, resolved_shares, training_sizes
+from weft.train.devices.shares import Shares, resolved_shares, training_sizes
 from weft.train.devices.threads import run_on
 
 PLAIN = (type(None), bool, str)  # a number may be of a part, as a count of samples is

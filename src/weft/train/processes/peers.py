@@ -30,8 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from weft.errors import ExecutionError
 from weft.train.processes.parent import end_with_parent
-from weft.train.processes.rank_watch import NOBODY, RankFailure, RankWatch, own_part
-from weft.train.processes.user_line import line_of_error
+from weft.train.processes.rank_watch import NOBODY, RankFailure, RankWatch, line_of_error, own_part
 
 SLICE = timedelta(seconds=0.1)
 GPU_SLICE = 0.0002  # seconds
