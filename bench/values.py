@@ -18,7 +18,7 @@ import torch
 import weft
 from bench.models.subject import SEED
 from bench.models.values import PROGRAMS, Deciding
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 
 CALLS = 16  # different ones of each program
 WARM = 24  # times that all of them are made, before any is timed

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from weft.api.calibrate import calibrate
     from weft.api.explain import explain
     from weft.api.export import export
-    from weft.api.hybridize import hybridize
-    from weft.api.hybrids import program
+    from weft.api.hybridize import hybridize, program
     from weft.api.load_program import load_program
     from weft.api.prepare import prepare
     from weft.api.source import compile_source
@@ -154,7 +153,7 @@ HOMES = {
     "on": "weft.api.asynchronous",
     "predict": "weft.train.evaluate",
     "prepare": "weft.api.prepare",
-    "program": "weft.api.hybrids",
+    "program": "weft.api.hybridize",
     "ready": "weft.api.asynchronous",
     "replicate": "weft.train.devices.replicas",
     "save": "weft.train.checkpoints.checkpoint",

@@ -24,7 +24,7 @@ import weft
 from weft.api import hybrid as hybrid_module
 from weft.api.checks import first_value
 from weft.api.hybrid import Hybrid
-from weft.api.hybrids import checked as check_next_calls
+from weft.api.hybridize import checked as check_next_calls
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import overrides

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import weft
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.config import overrides
 
 ROUNDS = 24

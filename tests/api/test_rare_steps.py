@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.rare_steps import MAKING, MAKING_A_NODE, RareSteps
+from weft.api.rare_calls import MAKING, MAKING_A_NODE, RareSteps
 from weft.config import overrides
 
 
@@ -94,8 +94,8 @@ def test_ever_other_sizes_have_no_program_before_python_has_cost_as_much() -> No
 
 
 def test_ever_other_sizes_have_one_program_once_it_would_have_saved_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.api.rare_steps.MAKING", 0.0)
-    monkeypatch.setattr("weft.api.rare_steps.MAKING_A_NODE", 1e-6)
+    monkeypatch.setattr("weft.api.rare_calls.MAKING", 0.0)
+    monkeypatch.setattr("weft.api.rare_calls.MAKING_A_NODE", 1e-6)
     random.seed(0)
     step = both([60, *(random.randint(2, 60) for _ in range(30))], MAKES["adam"])
     assert [dict(program.tops) for program in step.varying] == [

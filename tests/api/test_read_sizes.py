@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 import weft
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.api.next_paths import NextPaths
 from weft.api.pace import Pace
 from weft.config import overrides

@@ -12,7 +12,7 @@ from torch import nn
 
 import weft
 from weft.api import pace
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.compile import clock, pipeline
 from weft.config import overrides
 from weft.runtime.watch import has_other_writers

@@ -149,7 +149,7 @@ def test_nothing_is_measured_for_a_file_that_cannot_be_written(weft: Weft, folde
     def measured(*_: object) -> None:
         raise AssertionError("it was measured")
 
-    monkeypatch.setattr("weft.console.bench.portrait.compare", measured)
+    monkeypatch.setattr("weft.console.bench.comparison.compare", measured)
     monkeypatch.setattr("weft.console.tour.tour.tour", measured)
     for option in ("--html", "--export-json", "--export-markdown", "--trace"):
         answer = weft("bench", "net.py:net", option, "absent/file")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import weft
 from weft.api import rare_calls
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.api.next_paths import NextPaths
 from weft.api.pace import Pace
 from weft.api.rare_calls import RareCalls

@@ -8,12 +8,12 @@ import pytest
 from weft import mx
 from weft.mx import autograd, gluon, nd
 from weft.mx.gluon import nn
-from weft.mx.symbols import held_weights
+from weft.mx.symbols import graph
 
 
 @pytest.fixture(autouse=True)
 def all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_weights, "FEWEST_BYTES", 0)
+    monkeypatch.setattr(graph, "FEWEST_BYTES", 0)
 
 
 def made(contexts: list[mx.Context]) -> nn.HybridSequential:

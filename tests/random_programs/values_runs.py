@@ -11,7 +11,7 @@ import torch
 from tests.random_programs.values import ValuesProgram
 
 import weft
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.api.pace import Pace
 from weft.config import overrides
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from weft.trace.source.stages import optimise
+from weft.trace.source import optimise
 
 CHAPTER = """
 def add(a, b):

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from tests.trace.random_programs import Writer
 
-from weft.trace.source.stages import optimise
+from weft.trace.source import optimise
 
 SEEDS = st.integers(0, 2**40)
 

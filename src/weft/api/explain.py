@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from weft.api.hybrid import Hybrid
-from weft.api.hybrids import hybrid_of
+from weft.api.hybridize import hybrid_of
 from weft.errors import counted
 from weft.runtime.lane_choice import seconds_text
 from weft.trace.signature import Key, leaf_text

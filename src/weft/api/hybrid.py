@@ -23,13 +23,11 @@ from torch.compiler import is_dynamo_compiling
 
 from weft.api.checks.check import Check, Work, call_and_undo
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked, positional_names, refuse_unknown
-from weft.api.hybrid_errors import first_line, many_programs, too_many_paths
-from weft.api.hybrid_options import DEFAULTS, HybridOptions
+from weft.api.hybrid_options import DEFAULTS, HybridOptions, first_line, many_programs, too_many_paths
 from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
-from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
-from weft.api.refused_calls import RefusedCalls
+from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
 from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms, zeros_of
 from weft.compile.ahead import begin_process
 from weft.compile.paths import CompiledSegments

@@ -1,21 +1,55 @@
-"""Put programs in the place of a module's forward, or of a function."""
+"""Put programs in the place of a module's forward, or of a function, and find what runs the programs of one."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from types import FunctionType
 from typing import Any, TypeVar, overload
 
 from torch import nn
 
 from weft.api.declared_sizes import refuse_unknown
-from weft.api.hybrid import HybridFunction, ModuleForward
-from weft.api.hybrid_errors import refuse_active, refuse_unknown_options, refuse_wrong
-from weft.api.hybrid_options import HybridOptions
+from weft.api.hybrid import Hybrid, HybridFunction, ModuleForward
+from weft.api.hybrid_options import HybridOptions, refuse_active, refuse_unknown_options, refuse_wrong
 from weft.compile.precision import FULL
 from weft.errors import UsageError
+from weft.programs.program import Program
 from weft.tracebacks import shows_less
+
+
+def hybrid_of(thing: Any) -> Hybrid:
+    """What runs the programs of a module or function; made for the occasion if it is not hybridized."""
+    if isinstance(thing, Hybrid):
+        return thing
+    if isinstance(thing, nn.Module):
+        found = thing.__dict__.get("forward")
+        return found if isinstance(found, ModuleForward) else ModuleForward(thing)
+    if not callable(thing):
+        raise UsageError(f"{thing!r} is neither a module nor a function")
+    return HybridFunction(thing)
+
+
+def checked(thing: Any, calls: int) -> Hybrid:
+    """What runs a module's or function's programs, and makes its next calls by eager PyTorch too.
+
+    It has programs of its own, but for a step, whose state there is once.
+    """
+    if isinstance(thing, nn.Module):
+        return ModuleForward(thing, HybridOptions(check=calls))
+    if isinstance(thing, (HybridFunction, FunctionType)):
+        return HybridFunction(getattr(thing, "function", thing), HybridOptions(check=calls))
+    found = hybrid_of(thing)
+    found.check_next(calls)
+    return found
+
+
+@shows_less
+def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Program:
+    """The program that a module or function runs for these arguments; traced if it has not been yet."""
+    return hybrid_of(thing).program(arguments, keywords)
+
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 

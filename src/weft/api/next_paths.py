@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from weft.api.pace import Paces
-from weft.api.rare_calls import RareCalls
-from weft.api.refused_calls import RefusedCalls
+from weft.api.rare_calls import RareCalls, RefusedCalls
 from weft.config import config
 from weft.guards.entry import MISSED
 from weft.guards.guarded import Guarded

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from weft.api.hybridize import hybridize
-from weft.api.hybrids import program
+from weft.api.hybridize import hybridize, program
 from weft.errors import LONGEST_CODE, UsageError
 from weft.ir.graph import Graph
-from weft.trace.source.stages import Optimised, optimise
+from weft.trace.source import Optimised, optimise
 from weft.tracebacks import shows_less
 
 # What Python adds to the names of a program on its own account.

@@ -19,12 +19,11 @@ from torch import nn
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.declared_sizes import marked, refuse_unknown
 from weft.api.hybrid import Hybrid, logger
-from weft.api.hybrid_errors import refuse_check
-from weft.api.hybrid_options import DEFAULTS, HybridOptions
+from weft.api.hybrid_options import DEFAULTS, HybridOptions, refuse_check
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
-from weft.api.rare_steps import RareSteps
+from weft.api.rare_calls import RareSteps
 from weft.api.steady_step import Ran, SteadyStep, steady_step
 from weft.api.step_training import (
     Clipping,

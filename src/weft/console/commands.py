@@ -137,7 +137,7 @@ COMMANDS = (
     Command(
         "bench",
         "time a model beside its rivals, and compare the answers",
-        "weft.console.bench.portrait",
+        "weft.console.bench.comparison",
         (
             ("weft bench net.py:net --input 1,512", "eager and hybrid, and the rivals that are installed"),
             ("weft bench net.py:net --vs eager --vs compile", "hybrid against these two"),
@@ -168,7 +168,7 @@ COMMANDS = (
     Command(
         "show",
         "a program as text: what is computed, how, in which instructions",
-        "weft.console.report.stages",
+        "weft.console.report.running",
         (
             ("weft show net.py:net --input 1,512", "the graph, with the lines of your code"),
             ("weft show net.py:net --stage plan", "kernels, tiles and lanes; llvm and asm: their code"),
@@ -205,7 +205,7 @@ COMMANDS = (
     Command(
         "export",
         "a program as a C library, without Python and PyTorch",
-        "weft.console.report.stages",
+        "weft.console.report.running",
         (
             ("weft export net.weft --to net", "header, source, machine code, weights, a test in C"),
             ("weft export net.py:net --input 1,512 --to net", "of a model"),

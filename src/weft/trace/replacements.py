@@ -31,7 +31,7 @@ from torch import Tensor
 from weft.ir.library import resolve
 from weft.trace.interception.capture import Operator, has_symbols, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
-from weft.trace.lift import recurrent_layer
+from weft.trace.lift import recurrent
 from weft.trace.quantized import dynamic_linear
 
 LOSS, BACKWARD = "aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"
@@ -181,7 +181,7 @@ def _pooled(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> A
 
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 LSTM = "lstm"
-GATES = {**recurrent_layer.GATES, LSTM: 4}
+GATES = {**recurrent.GATES, LSTM: 4}
 LSTM_MODE = 2  # as oneDNN counts kinds of cells
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ARGUMENTS = 9
@@ -369,7 +369,7 @@ class _Layer(torch.autograd.Function):
 
 def _again(ctx: Any, operands: Sequence[Any], gradients: Sequence[Any]) -> list[Tensor | None]:
     """Differentiate the layer taken apart."""
-    results = recurrent_layer.forward(*operands, ctx.cell, ctx.reverse)
+    results = recurrent.forward(*operands, ctx.cell, ctx.reverse)
     places = [place for place, need in enumerate(ctx.needs_input_grad) if need]
     pairs = [(root, entry) for root, entry in zip(results, gradients, strict=True) if entry is not None]
     wanted = [operands[place] for place in places]

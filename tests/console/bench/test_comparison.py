@@ -1,4 +1,4 @@
-"""`weft.console.bench.portrait`: figures, verdicts and a comparison of real processes."""
+"""`weft.console.bench.comparison`: figures, verdicts and a comparison of real processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.console.bench.comparison import _reference, compare
+from weft.console.bench.comparison import _reference, compare, portrait
 from weft.console.bench.harness import ratios, spread
-from weft.console.bench.portrait import portrait
 from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of, time_text
 from weft.console.bench.rivals import RIVALS
 from weft.console.commands import RIVALS as NAMES

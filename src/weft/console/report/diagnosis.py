@@ -21,8 +21,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.api.hybridize import hybridize
-from weft.api.hybrids import checked, program
+from weft.api.hybridize import checked, hybridize, program
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import config

@@ -9,7 +9,7 @@ from typing import Any
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.gluon.block import Block, HybridBlock
-from weft.mx.operators.recurrent import GATES
+from weft.mx.operators.layers import GATES
 from weft.mx.symbols import sym
 from weft.mx.symbols.symbol import Symbol
 

@@ -10,11 +10,8 @@ from weft.mx.operators import (
     layers,
     matching,
     outputs,
-    proposals,
     quantized,
-    recurrent,
     reductions,
-    resampling,
     sampling,
     shapes,
     updates,
@@ -24,20 +21,7 @@ from weft.mx.operators.table import RULES
 
 FILES = (
     *(elementwise, images, reductions, shapes, indexing, algebra),
-    *(
-        codecs,
-        detection,
-        layers,
-        matching,
-        outputs,
-        proposals,
-        quantized,
-        recurrent,
-        resampling,
-        sampling,
-        updates,
-        windows,
-    ),
+    *(codecs, detection, layers, matching, outputs, quantized, sampling, updates, windows),
 )
 
 __all__ = ["FILES", "RULES"]

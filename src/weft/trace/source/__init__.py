@@ -1,1 +1,0 @@
-"""Optimise the text of a program in stages: inlined, folded, pruned."""
