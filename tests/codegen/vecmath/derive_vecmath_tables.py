@@ -205,7 +205,7 @@ def wrapped(values: Sequence[float], indent: str, width: int) -> list[str]:
 
 
 def turns() -> dict[str, list[float]]:
-    """Give the tables of weft.codegen.vecmath.trigonometry: (2^e 2/pi) mod 4 in three parts."""
+    """Give the tables of weft.codegen.vecmath.functions: (2^e 2/pi) mod 4 in three parts."""
     parts: dict[str, list[float]] = {"HIGH": [], "MIDDLE": [], "LOW": []}
     for exponent in range(-3, 105):
         rest = (mpf(2) ** exponent * 2 / mpmath.pi) % 4

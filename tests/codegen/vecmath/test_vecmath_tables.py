@@ -8,7 +8,7 @@ import pytest
 from tests.codegen.vecmath.derive_vecmath_tables import DIGITS, text, turns
 
 from weft.codegen.vecmath import core as vecmath_tables
-from weft.codegen.vecmath.trigonometry import TURN_HIGH, TURN_LOW, TURN_MIDDLE
+from weft.codegen.vecmath.functions import TURN_HIGH, TURN_LOW, TURN_MIDDLE
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
 
