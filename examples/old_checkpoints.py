@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from weft.errors import WeftError
-from weft.train.checkpoints.examining import convert, difference, examine, files_of
+from weft.train.checkpoints.converting import convert
+from weft.train.checkpoints.examining import difference, examine, files_of
 
 
 def convert_folder(old: Path, new: Path) -> int:

@@ -34,7 +34,8 @@ from weft.files import (
     write_atomically,
     write_whole,
 )
-from weft.train.checkpoints.examining import content_of, convert, examine, files_of
+from weft.train.checkpoints.converting import convert
+from weft.train.checkpoints.examining import content_of, examine, files_of
 from weft.train.checkpoints.tensor_file import write_durably
 from weft.train.data import read_idx
 

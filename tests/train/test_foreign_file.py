@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.train.checkpoints.examining import convert
+from weft.train.checkpoints.converting import convert
 from weft.train.checkpoints.foreign_file import NumpyArray, NumpyType, plain
 
 

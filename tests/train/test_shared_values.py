@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import weft
-from weft.train.checkpoints.examining import convert, difference
+from weft.train.checkpoints.converting import convert
+from weft.train.checkpoints.examining import difference
 from weft.train.checkpoints.foreign_file import plain
 from weft.train.checkpoints.values import decode, encode
 

@@ -168,7 +168,7 @@ COMMANDS = (
     Command(
         "show",
         "a program as text: what is computed, how, in which instructions",
-        "weft.console.report.running",
+        "weft.console.report.stages",
         (
             ("weft show net.py:net --input 1,512", "the graph, with the lines of your code"),
             ("weft show net.py:net --stage plan", "kernels, tiles and lanes; llvm and asm: their code"),
@@ -205,7 +205,7 @@ COMMANDS = (
     Command(
         "export",
         "a program as a C library, without Python and PyTorch",
-        "weft.console.report.running",
+        "weft.console.report.stages",
         (
             ("weft export net.weft --to net", "header, source, machine code, weights, a test in C"),
             ("weft export net.py:net --input 1,512 --to net", "of a model"),

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from weft.config import overrides
-from weft.console.report import devices
-from weft.console.report.devices import MachineNumber, probe
+from weft.console.report import hardware
+from weft.console.report.hardware import MachineNumber, probe
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> devices.Hardware:
+def found(tmp_path: Path) -> hardware.Hardware:
     with overrides(cache_dir=tmp_path):
         return probe()
 
 
-def test_figures_are_plausible_and_nothing_is_left_on_the_disk(found: devices.Hardware, tmp_path: Path) -> None:
+def test_figures_are_plausible_and_nothing_is_left_on_the_disk(found: hardware.Hardware, tmp_path: Path) -> None:
     figures = {figure.name: figure for figure in found.figures}
     for name in ("multiply-add, after another", "read from L1 cache", "read from L2 cache"):
         assert 1e-10 < (figures[name].measured or 0) < 1e-6, name
@@ -30,7 +30,7 @@ def test_figures_are_plausible_and_nothing_is_left_on_the_disk(found: devices.Ha
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
-def test_a_table_and_data_tell_the_same(found: devices.Hardware) -> None:
+def test_a_table_and_data_tell_the_same(found: hardware.Hardware) -> None:
     data = json.loads(json.dumps(found.as_dict()))
     assert [figure["name"] for figure in data["probe"]] == [figure.name for figure in found.figures]
     for figure in found.figures:
@@ -53,7 +53,7 @@ def test_a_figure_has_the_unit_of_the_chapters_table(figure: MachineNumber, text
 
 
 def test_a_ring_goes_through_all_lines_once() -> None:
-    ring = devices._ring(64 * 1000)
+    ring = hardware._ring(64 * 1000)
     start = at = ring.data_ptr()
     seen = set()
     while at not in seen:
@@ -64,5 +64,5 @@ def test_a_ring_goes_through_all_lines_once() -> None:
 
 
 def test_where_the_cache_of_the_system_cannot_be_passed_the_disk_is_not_measured(monkeypatch: Any) -> None:
-    monkeypatch.delattr(devices.os, "O_DIRECT", raising=False)
-    assert [figure.measured for figure in devices._disk(Path())] == [None, None]
+    monkeypatch.delattr(hardware.os, "O_DIRECT", raising=False)
+    assert [figure.measured for figure in hardware._disk(Path())] == [None, None]

@@ -16,17 +16,14 @@ from weft.console.terminal import Progress
 from weft.document.blocks import Block, Code, Document, Heading, Paragraph, StyledText, Table, Tone, facts
 from weft.errors import UsageError, counted
 from weft.train.checkpoints.content import summary
+from weft.train.checkpoints.converting import Cleaned, Converted, clean, convert
 from weft.train.checkpoints.examining import (
     DAMAGED,
     SOUND,
     UNCHECKED,
     UNREAD,
-    Cleaned,
-    Converted,
     Examined,
     FileDifference,
-    clean,
-    convert,
     difference,
     examine,
     files_of,
@@ -288,14 +285,14 @@ ACTIONS = {
         1,
         "to",
         "from weft.console.report.checkpoints import conversion\n"
-        "from weft.train.checkpoints.examining import convert\n\n"
+        "from weft.train.checkpoints.converting import convert\n\n"
         "print(conversion(convert(Path({first}), Path({to}){force})))",
         _convert,
     ),
     "clean": Action(
         1,
         "keep",
-        "from weft.console.report.checkpoints import cleaning\nfrom weft.train.checkpoints.examining import clean\n\n"
+        "from weft.console.report.checkpoints import cleaning\nfrom weft.train.checkpoints.converting import clean\n\n"
         "print(cleaning(clean(Path({first}), {keep})))",
         _clean,
     ),
