@@ -173,6 +173,9 @@ def likeness_of(
     """Say what a call looks like, in the modes of now; None where native code cannot tell calls like it."""
     if has_function_modes() or not _is_known() or not items.have_words():
         return None
+    things = [items.things[place] for place in items.leaves]
+    if not all(number < len(things) and isinstance(things[number], torch.Tensor) for number in varying):
+        return None  # the call has put other things in its arguments
     found = Likeness(items, offsets=offsets, varying=varying)
     return found if found.is_told_by_words else None
 
