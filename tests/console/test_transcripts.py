@@ -17,6 +17,7 @@ FIGURES = (
     (r"^ +1  (\d\.\d+) +\S+", r"    1  \1  SECONDS"),
     (r"^ *epoch +loss +seconds", "epoch   loss  seconds"),
     (r"seconds [\d.e-]+", "seconds SECONDS"),
+    (r"^epoch \d+: batch .* batches/s\n", ""),  # told where an epoch takes long, on a busy machine
     (r"PyTorch sees \d+ CUDA", "PyTorch sees COUNT CUDA"),
     (r'(?m)^  File ".*(\n.*){1,2}?\n(?=  File|\w+Error)', ""),
     (r"Traceback[\s\S]*?(?=\nweft:)", "TRACEBACK"),

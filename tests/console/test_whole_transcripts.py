@@ -20,14 +20,14 @@ HERE = (
     (r"× \d+\.\d+", "× RATIO"),
     (r"\b\d\.\d+e[-+]\d+", "DIFFERENCE"),
     (r"\b\d\.\d{6}\b", "LOSS"),
-    (r"here     0\.\d{3} s", "here     TIME"),
+    (r"here     \d+\.\d{3} s", "here     TIME"),
     (r"\+\d+\.\d MB", "+SIZE"),
     (r"^  \d+ MB and \d+ MB", "  SIZE and SIZE"),
     (r"\d+ (KiB|K)$", r"SIZE \1"),
     (r"lanes: \[\d+\]", "lanes: [COUNT]"),
     (r"here     \d of \d$", "here     COUNT of COUNT"),
     (r"这里  \d of \d$", "这里  COUNT of COUNT"),
-    (r"这里  0\.\d{3} s", "这里  TIME"),
+    (r"这里  \d+\.\d{3} s", "这里  TIME"),
 )
 BENCH = (
     (r"\d+ threads?", "COUNT threads"),

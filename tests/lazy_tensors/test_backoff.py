@@ -550,3 +550,29 @@ def test_threads_that_look_at_once_neither_mix_their_answers_nor_wait_for_ever(m
         thread.join(60)
         assert not thread.is_alive()
     assert not wrong
+
+
+def test_first_calls_are_no_looks(caplog: pytest.LogCaptureFixture) -> None:
+    """A loop that never looks meets each kind of call once, and is queued from then on."""
+    net = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 1))
+    optimizer = torch.optim.Adam(net.parameters())
+    with weft.lazy():
+        for _ in range(3):
+            loss = net(torch.ones(20, 64)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert looks().lost_seconds == 0.0
+        assert not looks().eager_calls
+    assert not caplog.records
+
+
+def test_first_calls_without_end_are_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_backoff, "FIRST_CALLS", 3)
+    known = torch.ones(200)
+    with weft.lazy():
+        for size in range(201, 220):
+            queued = known + 1
+            torch.ones(size) + 1
+        assert looks().eager_calls
+    assert torch.equal(queued, known + 1)

@@ -6,6 +6,7 @@ from tests.api.agreement import assert_lazily_same
 from torch import nn
 
 import weft
+from weft.lazy_tensors.tensor import LazyTensor
 
 pytestmark = pytest.mark.usefixtures("own_engine", "by_library")
 
@@ -100,3 +101,27 @@ def test_an_orthogonal_start_can_be_made_lazily() -> None:
         return [nn.init.orthogonal_(nn.Linear(8, 8).weight).detach()]
 
     assert_lazily_same(work)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "NAdam", "Adagrad"])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_loop_that_clips_gradients_looks_at_nothing(name: str, foreach: bool) -> None:
+    """Norms and what is done to lists of tensors are queued like all else."""
+
+    def trained() -> tuple[list[torch.Tensor], list[type]]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 1))
+        optimizer = getattr(torch.optim, name)(net.parameters(), lr=0.01, foreach=foreach)
+        for _ in range(3):
+            loss = net(torch.randn(20, 40)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+        return [norm, *net.parameters()], [type(loss), type(norm)]
+
+    expected, _ = trained()
+    with weft.lazy():
+        found, kinds = trained()
+    torch.testing.assert_close([x.detach() for x in found], [x.detach() for x in expected], rtol=1e-4, atol=1e-6)
+    assert kinds == [LazyTensor, LazyTensor]

@@ -3,11 +3,16 @@
 To queue an operator, and to push the segment that a read waits for, takes longer than most operators take on a few
 numbers. Where each read waits for little work, that is a loss. What is lost is added up; past a bound the block runs
 its next operators at their calls, and then queues again, to see whether the code still reads so often.
+
+The first call of each kind waits for everything, too. A loop meets those once, and nobody has looked: so many of them
+are no loss. Where every call is a new one, sizes never repeat, and they are.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from weft.lazy_tensors.segment_plan import SegmentPlan
 from weft.lazy_tensors.tasks import Place, place_text, user_place
@@ -21,17 +26,30 @@ WORTH_IT = 1.1  # so much longer than without it lazy code may take
 MOST_LOST = 6e-4  # before operators run at once
 FEWEST, MOST = 4_000, 64_000  # operators that then do; each time that it was right twice as many
 FEW_SEGMENTS = 2  # between two reads; where there are more, Python and the engine work side by side
+FIRST_CALLS = 1000  # that a block may meet: a step of Adam on a network with 60 shapes of parameters has about as many
 MOST_PLACES = 1000
 
 
 class EagerBackoff:
     """What reads have cost in the lazy blocks of one place in the user's code: the next one will be like the last."""
 
-    __slots__ = ("_segments", "_told", "calls", "eager_calls", "lost_seconds", "next_eager_calls", "place")
+    __slots__ = (
+        "_first_calls",
+        "_is_free",
+        "_segments",
+        "_told",
+        "calls",
+        "eager_calls",
+        "lost_seconds",
+        "next_eager_calls",
+        "place",
+    )
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._told = False
+        self._first_calls = FIRST_CALLS  # that may still be met for nothing
+        self._is_free = False  # whether what is waited for now is one of them
         # Since the last read: plans, operators, estimated work.
         self._segments: list[tuple[SegmentPlan, int, float]] = []
         self.calls = 0  # that were intercepted since the last read
@@ -48,6 +66,9 @@ class EagerBackoff:
         """Somebody read something that had to be pushed first."""
         if not self._segments:
             return
+        if self._is_free:
+            self.forget()
+            return
         few = len(self._segments) <= FEW_SEGMENTS
         self.lost_seconds = max(self.lost_seconds + self._loss(), 0.0) if few else 0.0
         self.forget()
@@ -55,6 +76,16 @@ class EagerBackoff:
             self._run_at_once()
         elif self.lost_seconds == 0.0:
             self.next_eager_calls = FEWEST
+
+    @contextmanager
+    def first_call(self) -> Iterator[None]:
+        """Around the first call of its kind, which waits for all before it."""
+        self._first_calls -= 1
+        self._is_free = self._first_calls >= 0
+        try:
+            yield
+        finally:
+            self._is_free = False
 
     def forget(self) -> None:
         """Forget what was called and pushed since the last read."""

@@ -76,6 +76,8 @@ OPERATORS = words("""
     pow rpow ipow matmul rmatmul neg pos abs eq ne lt le gt ge and rand iand or ror ior xor rxor ixor invert
     getitem setitem
 """)
+LINEAR = words("cross diagonal matmul matrix_norm multi_dot norm vecdot vector_norm")
+FOREACH = [name for name in dir(torch) if name.startswith("_foreach_")]  # what optimizers and clipping call on lists
 PROPERTIES = words("T mT H mH real imag data")
 NAMES = frozenset((*POINTWISE, *REDUCING, *PRODUCTS, *SHAPING, *NETWORKS))
 # Where a number is only multiplied with, added or compared, another number gives results of the same metadata.
@@ -102,7 +104,12 @@ def _property_gets() -> Iterator[Callable[..., Any]]:
 
 
 QUEUED: frozenset[Callable[..., Any]] = frozenset(
-    (*_functions(NAMES | {f"__{name}__" for name in OPERATORS}), *_property_gets())
+    (
+        *_functions(NAMES | {f"__{name}__" for name in OPERATORS}),
+        *_property_gets(),
+        *(getattr(torch.linalg, name) for name in LINEAR),
+        *(getattr(torch, name) for name in FOREACH),
+    )
 )
 # Of these, the ones that write nothing, unless into an `out`.
 _PURE_NAMES = frozenset((*POINTWISE, *REDUCING, *PRODUCTS, *SHAPING))

@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from time import perf_counter, sleep
 from typing import Any
@@ -186,11 +186,12 @@ class Session:
         if any(tensor.device != CPU for tensor in call.tensors):
             return self._refused(function, args, kwargs)  # one of them is a copy on its way to a device
         schema = CallSchema(function, *call.template(args, kwargs), grad=grad)
-        self.finish()
-        if function in OVERWRITING:
-            self._renew(call.tensors[0])
-        reals = [self._real(tensor) for tensor in call.tensors]
-        result = infer_schema(schema, reals, call.numbers)
+        with nullcontext() if self.own.backoff is None else self.own.backoff.first_call():
+            self.finish()
+            if function in OVERWRITING:
+                self._renew(call.tensors[0])
+            reals = [self._real(tensor) for tensor in call.tensors]
+            result = infer_schema(schema, reals, call.numbers)
         self.schemas[tuple(call.key)] = schema
         return as_given(result, reals, call.tensors)
 
