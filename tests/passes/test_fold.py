@@ -32,6 +32,15 @@ def test_a_fill_in_complex_numbers_is_folded() -> None:
     assert graph.values[0].attributes["tensor"].item() == 1 - 2j
 
 
+def test_zeros_of_forward_mode_that_have_no_memory_are_a_constant_that_has() -> None:
+    graph = parse_graph("""graph g(%x: f32[4]) {
+           %0: f32[3] = library aten._efficientzerotensor.default([3])
+           %1: f32[4,3] = library aten.outer.default(%x, %0)
+           return %1}""")
+    kept = [value.attributes["tensor"] for value in fold_constants(graph) if value.op == "constant"]
+    assert [tensor.tolist() for tensor in kept] == [0.0]
+
+
 def test_a_fill_keeps_the_strides_that_a_library_call_gives() -> None:
     graph = folded(
         """%0: f32[2,2]{1,2} = library aten.empty_strided.default([2, 2], [1, 2])

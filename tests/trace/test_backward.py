@@ -74,6 +74,23 @@ def test_a_backward_that_cannot_be_traced_fails_when_it_runs() -> None:
         found.gradient.backward((type_of(torch.ones(2)),))
 
 
+def test_what_a_function_of_autograd_gives_back_makes_no_input() -> None:
+    class Computed(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            y = torch.mm(x, weight)
+            context.save_for_backward(y, weight)
+            return y
+
+        @staticmethod
+        def backward(context: Any, tangent: torch.Tensor) -> Any:
+            y, weight = context.saved_tensors
+            return tangent @ weight.t() + y, None
+
+    found = traced(Computed.apply, torch.ones(2, 3, requires_grad=True), torch.ones(3, 3))
+    assert [entry.argument for entry in found.inputs] == [0, 1]
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_what_is_written_into_a_copy_that_reshape_made_has_a_gradient(*, several: bool) -> None:
     def rows(x: torch.Tensor) -> Any:

@@ -26,6 +26,7 @@ FILLED_WITH: dict[str, Number] = {
     "aten.zeros": 0,
     "aten.zeros_like": 0,
     "aten.new_zeros": 0,
+    "aten._efficientzerotensor": 0,  # has no memory, so may be no constant itself
     "aten.ones": 1,
     "aten.ones_like": 1,
     "aten.new_ones": 1,

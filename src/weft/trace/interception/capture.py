@@ -114,7 +114,9 @@ class _OperatorMode(OpenMode):
                 result = func.decompose(*args, **keywords)
             if result is not NotImplemented:
                 return result
-        return self.listener.on_operator(func, args, keywords)
+        # What C++ calls by itself (`Function.apply` of what it gives back) comes here with the other mode still on.
+        with torch._C.DisableTorchFunction():
+            return self.listener.on_operator(func, args, keywords)
 
 
 class _HiddenOperatorMode(_OperatorMode):
