@@ -48,6 +48,16 @@ def divided(x: torch.Tensor) -> torch.Tensor:
     return x.flatten(0, 1)[1:].mul_(3).mT
 
 
+def rolled_windows(x: torch.Tensor) -> torch.Tensor:
+    count, _, height, width = x.shape
+    x = F.pad(x, (0, (4 - width % 4) % 4, 0, -height % 4)).roll((-2, -2), (2, 3))
+    rows, columns = x.shape[2] // 4, math.ceil(width / 4)
+    windows = x.view(count, 3, rows, 4, columns, 4).permute(0, 2, 4, 3, 5, 1).reshape(-1, 16, 3)
+    windows = (windows @ windows.mT).softmax(-1) @ windows
+    x = windows.view(count, rows, columns, 4, 4, 3).permute(0, 1, 3, 2, 4, 5).reshape(count, rows * 4, columns * 4, 3)
+    return x[:, :height, :width]
+
+
 def longer(more: int) -> Callable[[int, int], tuple[Any, ...]]:
     return lambda batch, length: (torch.randn(batch, length, 8), torch.randn(batch, length + more, 8))
 
@@ -146,6 +156,12 @@ CASES: dict[str, Case] = {
     "repeated": of_text(lambda x: x.repeat(1, 2, 1)),
     "each repeated": of_text(lambda x: x.repeat_interleave(2, 1)),
     "padded": of_text(lambda x: F.pad(x, (0, 0, 2, 3)) * 2),
+    "padded to a multiple": of_text(lambda x: F.pad(x, (0, 0, 0, -x.shape[1] % 8)) * 2),
+    "padded to at least so many": of_text(lambda x: F.pad(x, (0, 0, 0, max(16, x.shape[1]) - x.shape[1])) * 2),
+    "windows of padded images": of_images(rolled_windows),
+    "rows of what is divided": of_text(lambda x: F.pad(x, (0, 0, 0, sum(divmod(x.shape[1], 4)))) * 2),
+    "every second of a result": of_text(lambda x: (x * 2)[:, ::2]),
+    "one for all places": of_text(lambda x: (x[:, :1] * 2).expand(-1, x.shape[1], -1)),
     "padded by reflection": of_text(lambda x: F.pad(x.transpose(1, 2), (1, 1), mode="reflect")),
     "positions": of_text(lambda x: x + torch.arange(x.shape[1])[:, None]),
     "positions of a table": of_text(lambda x: x + TABLE[: x.shape[1]]),

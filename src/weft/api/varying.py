@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import log2, prod
 from time import perf_counter
 from typing import Any
@@ -222,12 +223,11 @@ class _Kind:
         if not self.grows or len(self.seen) < 2:
             return {}
         before, now = self.seen[-2:]
-        found: dict[Group, int] = {}
-        for group in groups:
-            place, at = group[0]
-            if now[place][at] - before[place][at] == 1:
-                found[group] = max(MOST_AHEAD * _top(now[place][at]), LEAST_AHEAD)
-        return found
+        changes = {group: now[group[0][0]][group[0][1]] - before[group[0][0]][group[0][1]] for group in groups}
+        if not {*changes.values()} <= {0, 1}:
+            return {}  # one that is larger by one beside others of any size is so by chance
+        grown = ((group, now[group[0][0]][group[0][1]]) for group, change in changes.items() if change)
+        return {group: max(MOST_AHEAD * _top(size), LEAST_AHEAD) for group, size in grown}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -424,17 +424,27 @@ def _at(places: Sequence[tuple[int, int]], shapes: Shapes) -> tuple[int, ...]:
 
 
 def _lowered(traced: Traced, tops: Shapes, shapes: Shapes, related: tuple[Sequence[Group], Ties]) -> Shapes | None:
-    """Largest sizes by which the code decides as by those of a call, of which one is smaller than it was."""
+    """Largest sizes by which the code decides as by those of a call, no two the same: that would be one size."""
     (groups, ties), places = related, [(entry.argument, entry.dimension) for entry in traced.sizes]
-    now, largest = _at(places, shapes), _at(places, tops)
+    now, tried = _at(places, shapes), [*_at(places, tops)]
     wanted = [condition.holds(now) for condition in traced.size_conditions]
-    for number, place in enumerate(places):
-        for top in range(largest[number] - 1, now[number] - 1, -1):
-            tried = (*largest[:number], top, *largest[number + 1 :])
-            if [condition.holds(tried) for condition in traced.size_conditions] == wanted:
-                group = next(group for group in groups if place in group)
-                return _with_sizes(tops, dict.fromkeys(group, top), ties)
-    return None
+
+    def as_wanted(number: int, top: int) -> int:
+        sizes = (*tried[:number], top, *tried[number + 1 :])
+        return sum(entry.holds(sizes) is one for entry, one in zip(traced.size_conditions, wanted, strict=True))
+
+    for number, least in enumerate(now):
+        others = {*tried[:number], *tried[number + 1 :]}
+        tops_there = [top for top in range(tried[number], least - 1, -1) if top not in others]
+        tried[number] = max(tops_there, key=partial(as_wanted, number), default=tried[number])
+    if [condition.holds(tried) for condition in traced.size_conditions] != wanted:
+        return None
+    found = {spot: top for place, top in zip(places, tried, strict=True) for spot in _group_of(place, groups)}
+    return _with_sizes(tops, found, ties)
+
+
+def _group_of(place: SizeSpot, groups: Sequence[Group]) -> Group:
+    return next(group for group in groups if place in group)
 
 
 def _differing(kind: _Kind, shapes: Shapes) -> Sizes:

@@ -24,7 +24,7 @@ from weft.passes.work import work_of
 from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
-from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, is_dense
+from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, has_known_strides
 from weft.target import host_target
 from weft.trace.traced import Traced
 
@@ -86,9 +86,8 @@ class VaryingCompiler:
         compiled.of_operators = False
         pairs = zip(graph.roots(), lifted.roots(), strict=True)
         kept = frozenset(root for root, value in pairs if root in strides.loose and has_extents(value.type))
-        for root, result in zip(graph.results, lifted.results, strict=True):
-            if root.value not in kept and not is_dense(result.value.type):
-                raise UnboundedError("a result whose size varies has gaps in memory")
+        if not all(root.value in kept or has_known_strides(root.value.type) for root in graph.results):
+            raise UnboundedError("a result whose size varies has gaps in memory")
         made = Largest(compiled, found, sizes, kept, frozenset(given), tangents, growing, work_of(lifted))
         run = VaryingExecutable(graph, lifted, made)
         if not self._given:

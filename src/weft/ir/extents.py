@@ -75,10 +75,26 @@ class Polynomial:
         return Polynomial.of(terms)
 
     def over(self, divisor: int) -> Polynomial:
-        """The quotient by a positive number, rounded down."""
-        if all(factor % divisor == 0 for _, factor in self.terms):
-            return Polynomial.of({monomial: factor // divisor for monomial, factor in self.terms})
-        return Polynomial.atom(Quotient(self, divisor))
+        """The quotient by a positive number, rounded down; equal quotients are written alike.
+
+        What the divisor divides stands outside, the constant inside is less than it, and a quotient of a quotient is
+        one: padded to a multiple of 8, a size is `(size+7)//8*8`, however the code says so.
+        """
+        rest = {monomial: factor for monomial, factor in self.terms if monomial and factor % divisor}
+        whole = {monomial: factor // divisor for monomial, factor in self.terms if monomial not in rest}
+        if not rest:
+            return Polynomial.of(whole)
+        constant = dict(self.terms).get((), 0) % divisor
+        sign = -1 if all(factor < 0 for factor in rest.values()) else 1
+        if sign < 0:  # what is rounded up
+            rest, constant = {monomial: -factor for monomial, factor in rest.items()}, divisor - 1 - constant
+        [(monomial, factor), *others] = rest.items()
+        if not others and factor == 1 and len(monomial) == 1 and isinstance(inner := monomial[0], Quotient):
+            dividend = inner.dividend.plus(Polynomial.constant(constant * inner.divisor))
+            found = dividend.over(inner.divisor * divisor)
+        else:
+            found = Polynomial.atom(Quotient(Polynomial.of({**rest, (): constant}), divisor))
+        return Polynomial.of(whole).plus(found.times(Polynomial.constant(sign)))
 
     def over_size(self, divisor: Polynomial) -> Polynomial | None:
         """The quotient by a size of at least one, rounded down, where that is a polynomial; None where it is not."""

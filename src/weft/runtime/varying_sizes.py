@@ -10,13 +10,14 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.codegen.torch_functions import below_autograd
+from weft.ir.at_sizes import dense_order, has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, row_major
 from weft.passes.by_sizes import SizedGraph
 from weft.passes.growing import grown_type
 from weft.passes.true_sizes import UnforeseenSizesError
-from weft.passes.within import Within
+from weft.passes.within import Within, expression_of
 from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
 from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
@@ -138,6 +139,8 @@ class ResultPart:
         varying = [place for place, size in enumerate(kind.shape) if isinstance(size, Extent)]
         self._row_major = strides == row_major(largest)
         self._order = tuple(_order(kind))
+        has_own = has_extents(kind.strides) or not dense_order(kind)
+        self._strides = tuple(map(expression_of, kind.strides)) if has_own else None
         self._within = tuple(
             factors if any(factor.size is not None for factor in factors) else _single(size)
             for factors, size in zip(within, kind.shape, strict=True)
@@ -157,7 +160,10 @@ class ResultPart:
     def taker(self, numbers: dict[Value, int]) -> Taker:
         """For a call's sizes: the shape, the strides, and what takes the part from the largest form."""
         shape = tuple(size if isinstance(size, int) else _value(size, numbers) for size in self._sizes)
-        strides = row_major(shape) if self._row_major else _dense(shape, self._order)
+        if self._strides is not None:
+            strides = tuple([_value(stride, numbers) for stride in self._strides])
+        else:
+            strides = row_major(shape) if self._row_major else _dense(shape, self._order)
         if self._factors is None:
             return shape, strides, tuple(slice(size) for size in shape)
         parts = tuple(slice(largest if size is None else _value(size, numbers)) for largest, size in self._factors)
@@ -178,17 +184,30 @@ class ResultPart:
         return found
 
 
-def is_dense(kind: Any) -> bool:
-    """Whether the strides of smaller ones follow from those of the largest: no gaps, in some order of dimensions."""
+def has_known_strides(kind: Any) -> bool:
+    """Whether it is known how a result of any size lies in memory, each element at a place of its own or all at one.
+
+    Its strides are made of sizes, or follow from those of the largest: there are no gaps, in some order of dimensions,
+    or gaps alone that do not vary.
+    """
     if not _varies(kind):
         return True
-    step = 1
-    for place in reversed(_order(kind)):
-        size = today(kind.shape[place])
-        if size != 1 and today(kind.strides[place]) != step:
-            return False
-        step *= max(size, 1)
-    return True
+    order = _order(kind)
+    inside = [size for place, size in enumerate(kind.shape) if place != order[0] and kind.strides[place]]
+    is_known = has_extents(kind.strides) or not has_extents(tuple(inside))
+    return bool(dense_order(kind)) or (is_known and not _overlaps(kind, order))
+
+
+def _overlaps(kind: TensorType, order: Sequence[int]) -> bool:
+    """Whether elements at several places are one, where they are not the same along all of a dimension."""
+    end = 0
+    for place in reversed(order):
+        size, step = today(kind.shape[place]), today(kind.strides[place])
+        if size > 1 and step:
+            if step <= end:
+                return True
+            end += (size - 1) * step
+    return False
 
 
 def _order(kind: TensorType) -> list[int]:
@@ -275,6 +294,7 @@ class VaryingExecutable:
         self.within = within
         whole = largest.kept | inputs.keys()
         kinds: dict[Value, Any] = {root: value.type for root, value in lifted_of.items()}
+        kinds |= {root: root.type for root in self.roots if isinstance(root.type, TensorType)}
         self._parts = tuple(
             ResultPart(kinds[root], within[root]) if root not in whole and _varies(kinds[root]) else None
             for root in self.roots
@@ -461,7 +481,7 @@ def _memories(graph: Graph, largest: Largest) -> Iterator[VaryingInput]:
 
 
 def _varies(kind: Any) -> bool:
-    return isinstance(kind, TensorType) and any(isinstance(size, Extent) for size in kind.shape)
+    return isinstance(kind, TensorType) and has_extents(kind)
 
 
 def _taken(output: torch.Tensor, taker: Taker | None) -> torch.Tensor:
@@ -470,7 +490,12 @@ def _taken(output: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         return output
     shape, strides, _ = taker
     output = _part_of(output, taker).reshape(shape)
-    return torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device).copy_(output)
+    found = part = torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device)
+    for place, (size, step) in enumerate(zip(shape, strides, strict=True)):
+        if step == 0 and size > 1:  # the same number at all places, which is written once
+            part, output = part.narrow(place, 0, 1), output.narrow(place, 0, 1)
+    part.copy_(output)
+    return found
 
 
 def _part_of(whole: torch.Tensor, taker: Taker) -> torch.Tensor:

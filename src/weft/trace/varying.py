@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from weft.errors import UnsupportedError
-from weft.ir.at_sizes import dense_order
-from weft.ir.extents import is_same_size, today
+from weft.ir.extents import today
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.library import flat_results
 from weft.ir.types import TensorType, TupleType, Type
@@ -76,10 +75,6 @@ def trace_varying(request: Request, asked: AskedSizes, now: Request | None = Non
 
 def _laid_out(found: Traced, plain: Traced) -> Traced:
     """A program with symbols whose tensors lie in memory as those of one without do."""
-    pairs = zip(found.graph.results, plain.graph.results, strict=False)  # others are told apart below
-    if any(has_gaps_elsewhere(one.value.type, other.value.type) for one, other in pairs):
-        why = "a result has gaps in memory, but not at the largest sizes"
-        raise UnsupportedError(f"the sizes of {found.graph.name} do not vary", why=why)
     layout = _SameLayout()
     if found.gradient is None or plain.gradient is None:
         if found.gradient is not plain.gradient:
@@ -150,14 +145,13 @@ class _SameLayout(SymbolicLayout):
 
     def graph(self, varying: Graph, plain: Graph) -> Graph:
         """Lay a graph out; a slice of all there is lies as what it is of."""
-        kinds = _kinds_beside(varying, plain)
+        kinds, given = _kinds_beside(varying, plain), {*varying.roots()}
         for value in varying:
             operands = tuple(map(self, value.operands))
             kind = value.type
-            if value in kinds:
-                kind = with_strides(kind, kinds[value])
-            elif value.op != "number":
-                kind = with_strides(kind, operands[0].type)
+            other = kinds[value] if value in kinds else operands[0].type if operands else kind
+            if value.op != "number" and not (value in given and lies_as(kind, other)):
+                kind = with_strides(kind, other)
             self._now[value] = replace(value, type=kind, operands=operands)
         return self.replaced(varying)
 
@@ -282,22 +276,14 @@ def is_whole(value: Value) -> bool:
     return operator_of(value) in WHOLE_SLICES and value.type == value.operands[0].type
 
 
-def has_gaps_elsewhere(kind: Type, plain: Type) -> bool:
-    """Whether a tensor that has no gaps in memory has some where its sizes are others, as part of a larger one.
+def lies_as(kind: Type, plain: Type) -> bool:
+    """Whether a tensor of symbols lies in memory as PyTorch's kernels say that the largest one does.
 
-    Strides of symbols count where they are those of the other type: else PyTorch's kernels have said how it lies.
+    Then its strides are those of eager at other sizes, too: of a part of a larger tensor they have gaps between them.
     """
     if not (isinstance(kind, TensorType) and isinstance(plain, TensorType)):
         return False
-    order, step = dense_order(plain), 1
-    if tuple(map(today, kind.strides)) != plain.strides:
-        return False
-    for place in reversed(order):
-        size, stride = kind.shape[place], kind.strides[place]
-        if today(size) != 1 and not is_same_size(stride, step):
-            return True
-        step = step * size
-    return False
+    return tuple(map(today, kind.strides)) == plain.strides
 
 
 def with_strides(kind: Type, plain: Type) -> Type:

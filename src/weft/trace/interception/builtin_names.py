@@ -128,8 +128,14 @@ def fraction_of(*given: Any) -> Any:
     return float(*given)
 
 
+def divided(one: Any, other: Any) -> Any:
+    """The builtin `divmod`, also of what stands for numbers, which PyTorch's symbols leave out."""
+    is_symbol = isinstance(one, torch.SymInt) or isinstance(other, torch.SymInt)
+    return (one // other, one % other) if is_symbol else divmod(one, other)
+
+
 NAMES: Mapping[str, Any] = MappingProxyType(
-    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later}
+    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later, "divmod": divided}
 )
 # These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
 CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
@@ -141,7 +147,7 @@ _in_use: dict[int, int] = {}  # how many traces have put the names into a namesp
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    own = (identity_of, is_instance, number_of, fraction_of, whole_of, print_later)
+    own = (identity_of, is_instance, number_of, fraction_of, whole_of, print_later, divided)
     return type(thing) is ClassOf or any(thing is known for known in own)
 
 

@@ -31,12 +31,12 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._sympy.functions import FloorDiv, Max, Min
+from torch.utils._sympy.functions import Max, Min
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 from typing_extensions import Self
 
-from weft.ir.extents import Extent, FixedSizeError, Polynomial
+from weft.ir.extents import Extent, FixedSizeError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType, contiguous, type_of
 from weft.trace.interception.modes import (
@@ -52,6 +52,7 @@ from weft.trace.interception.modes import (
     without_saved_tensors_hooks,
 )
 from weft.trace.interception.refusals import note_raised
+from weft.trace.interception.size_expressions import polynomial_of
 from weft.trace.interception.user_lines import PlacedGuards, UnplacedShapes
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
@@ -487,7 +488,7 @@ def extent_of(size: Any) -> int:
         expression = _decided(expression, shapes)
     if expression.is_number:
         return int(expression)
-    polynomial = _polynomial(expression, sizes)
+    polynomial = polynomial_of(expression, sizes)
     largest = shapes.largest
     return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
 
@@ -500,27 +501,6 @@ def _decided(expression: Any, shapes: Any) -> Any:
 
     found = expression.replace(Min, partial(decided, largest=False))
     return found.replace(Max, partial(decided, largest=True))
-
-
-def _polynomial(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
-    if expression.is_Integer:
-        return Polynomial.constant(int(expression))
-    if expression.is_Symbol and expression in sizes:
-        return Polynomial.atom(sizes[expression])
-    parts = [_polynomial(part, sizes) for part in expression.args]
-    if expression.is_Add:
-        return reduce(Polynomial.plus, parts)
-    if expression.is_Mul:
-        return reduce(Polynomial.times, parts)
-    divisor = parts[-1].number if parts else None
-    if expression.is_Pow and divisor is not None and divisor > 0:
-        return reduce(Polynomial.times, [parts[0]] * divisor)
-    if isinstance(expression, FloorDiv) and divisor is not None and divisor > 0:
-        return parts[0].over(divisor)
-    quotient = parts[0].over_size(parts[1]) if isinstance(expression, FloorDiv) else None
-    if quotient is not None:
-        return quotient
-    raise FixedSizeError(f"a size is {expression}")
 
 
 def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:

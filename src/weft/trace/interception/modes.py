@@ -400,7 +400,10 @@ def _may_do_without_dynamo() -> bool:
 def table_of_symbols(**options: Any) -> UnplacedShapes:
     """Make PyTorch's table of symbols, without importing Dynamo where nobody wants what it concludes validated."""
     is_validated = torch.fx.experimental._config.translation_validation
-    return (_OpenShapes if _may_do_without_dynamo() and not is_validated else UnplacedShapes)(**options)
+    found = (_OpenShapes if _may_do_without_dynamo() and not is_validated else UnplacedShapes)(**options)
+    if hasattr(found, "_replacements_version_counter"):
+        found._replacements_version_counter += 1  # else nothing is ever written in another way
+    return found
 
 
 def fake_mode() -> FakeTensorMode:

@@ -6,10 +6,11 @@ import sys
 from types import FrameType
 from typing import Any
 
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import FloorDiv, ShapeEnv  # type: ignore[attr-defined]
 
 from weft.ir.graph import Place
 from weft.owners import TORCH, WEFT, Owner, owner_of
+from weft.trace.interception.size_expressions import of_quotients
 
 # Weft's layers that run user code are not the user's; its models and examples are, and so are installed ones.
 API = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("api", "lazy_tensors", "programs"))
@@ -110,7 +111,14 @@ class PlacedGuards(list[Any]):
 
 
 class UnplacedShapes(ShapeEnv):
-    """PyTorch's `ShapeEnv` without a search of its own for the line that asks: the search imports its exporter."""
+    """PyTorch's `ShapeEnv` without a search of its own for the line that asks: the search imports its exporter.
+
+    Its sizes are written as quotients.
+    """
+
+    def replace(self, expr: Any) -> Any:  # type: ignore[override] # PyTorch's remembers what it gave
+        """An expression with what symbols have turned out to be."""
+        return of_quotients(super().replace(expr), FloorDiv)
 
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[Any, str]:
         return super()._get_stack_summary(is_debug, framework_loc or "a traced program")

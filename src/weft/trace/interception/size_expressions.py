@@ -1,0 +1,92 @@
+"""Write what traced code makes of sizes as sums, products and quotients: PyTorch's symbols, and Polynomials of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
+from typing import Any
+
+from weft.ir.extents import FixedSizeError, Polynomial
+from weft.ir.graph import Value
+
+Quotient = Callable[[Any, Any], Any]  # of two expressions, rounded down
+REMAINDERS = ("Mod", "PythonMod")
+ROUNDED, UP = ("FloorToInt", "TruncToInt", "CeilToInt"), ("CeilToInt", "CeilDiv")
+QUOTIENTS = ("FloorDiv", "CleanDiv")
+WRITTEN = (*REMAINDERS, *ROUNDED, *UP, "FloorDiv")
+FRACTIONS = ("IntTrueDiv", "FloatTrueDiv")
+LEAST_PART = 1 << 20  # of a fraction that a size is multiplied by
+
+
+@lru_cache(maxsize=4096)
+def of_quotients(expression: Any, over: Quotient) -> Any:
+    """An expression of sizes without remainders, and without what is rounded up.
+
+    Then a size that is padded to a multiple of 8 is `8*((size+7)//8)`, however the code says so, and what is divided
+    by 8 again is no quotient of quotients. PyTorch asks of what it cannot simplify whether it is 1, or divides.
+    """
+
+    def rewritten(one: Any) -> Any:
+        name, (dividend, *others) = type(one).__name__, one.args
+        if name in ROUNDED:
+            dividend, *others = _divided(dividend)
+            if name == "TruncToInt" and any(factor < 0 for factor in _factors(dividend).values()):
+                return one  # of what may be less than nothing
+        is_number = bool(others) and (isinstance(others[0], int) or others[0].is_number)
+        divisor = int(others[0]) if is_number and others[0] == int(others[0]) else 0
+        if divisor <= 0:
+            return one
+        if name in UP:
+            dividend += divisor - 1
+        down = _down(dividend, divisor, over)
+        return dividend - divisor * down if name in REMAINDERS else down
+
+    before = None
+    while expression != before:  # what is divided out leaves another quotient
+        before = expression
+        expression = expression.replace(lambda one: type(one).__name__ in WRITTEN, rewritten)
+    return expression
+
+
+def _factors(dividend: Any) -> Mapping[Any, Any]:
+    found: Mapping[Any, Any] = dividend.expand().as_coefficients_dict()
+    return found
+
+
+def _down(dividend: Any, divisor: int, over: Quotient) -> Any:
+    """A quotient rounded down; of what is less than nothing, another one rounded up."""
+    factors = [factor for term, factor in _factors(dividend).items() if not term.is_number]
+    if factors and all(factor < 0 for factor in factors):
+        return -over((divisor - 1 - dividend).expand(), divisor)
+    return over(dividend, divisor)
+
+
+def _divided(fraction: Any) -> tuple[Any, ...]:
+    """What is divided in a fraction, and by what, where arithmetic on floats is exact: also in `size * 0.5`."""
+    if type(fraction).__name__ in FRACTIONS or fraction.is_integer:
+        return fraction.args if not fraction.is_integer else (fraction, 1)
+    first, *others = fraction.args or (fraction,)
+    if not (fraction.is_Mul and len(others) == 1 and first.is_Float):
+        return (fraction,)
+    over, under = float(first).as_integer_ratio()
+    size = others[0].args[0] if type(others[0]).__name__ == "ToFloat" else others[0]
+    return (over * size, under) if size.is_integer and under <= LEAST_PART else (fraction,)
+
+
+def polynomial_of(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
+    """An expression of symbols as a Polynomial of the sizes that they stand for."""
+    if expression.is_Integer:
+        return Polynomial.constant(int(expression))
+    if expression.is_Symbol and expression in sizes:
+        return Polynomial.atom(sizes[expression])
+    parts = [polynomial_of(part, sizes) for part in expression.args]
+    if expression.is_Add or expression.is_Mul:
+        return reduce(Polynomial.plus if expression.is_Add else Polynomial.times, parts)
+    divisor = parts[-1].number if parts else None
+    if expression.is_Pow and divisor is not None and divisor > 0:
+        return reduce(Polynomial.times, [parts[0]] * divisor)
+    if type(expression).__name__ in QUOTIENTS:
+        quotient = parts[0].over(divisor) if divisor and divisor > 0 else parts[0].over_size(parts[1])
+        if quotient is not None:
+            return quotient
+    raise FixedSizeError(f"a size is {expression}")
