@@ -22,7 +22,8 @@ from weft.programs.file import SECTIONS, ProgramFileError, packed, read_sections
 
 OTHER_WAYS = frozenset(
     """a branch on a size|windows|convolution of a row|largest places|same padding|sampled|a kernel of a size
-    |evenly spaced|neighbours|every second|second half|divided by the root of a size""".replace("\n    ", "").split("|")
+    |evenly spaced|neighbours|every second|second half|divided by the root of a size
+    |padded to at least so many""".replace("\n    ", "").split("|")
 )  # what these do, or whether there is one of something, sizes decide
 REFUSED = {"an argument and a size"}  # it gives back a tuple that was there before
 
