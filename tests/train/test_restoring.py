@@ -265,8 +265,9 @@ def test_a_state_that_does_not_fit_leaves_all_parts(name: str, tmp_path: Path) -
 def test_random_states_that_are_none_leave_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved, training = Training(0), Training(2)
     states = {"python": random.getstate(), "torch": torch.zeros(4)}
-    monkeypatch.setattr("weft.train.checkpoints.content.random_states", lambda: states)
-    weft.save(tmp_path / "x", saved.net, **saved.parts())
+    with monkeypatch.context() as patched:
+        patched.setattr("weft.train.checkpoints.content.random_states", lambda: states)
+        weft.save(tmp_path / "x", saved.net, **saved.parts())
     before = training.state()
     with pytest.raises(weft.CheckpointError, match="random states have no meaning"):
         weft.load(tmp_path / "x", training.net, **training.parts())

@@ -1,6 +1,6 @@
 """Derive the coefficients in weft.codegen.vecmath.core by the Remez exchange in many digits.
 
-Run as a program, it writes the table module's text; test_vecmath_tables.py compares that with the file.
+Run as a program, it writes the table; test_vecmath_tables.py compares that with the module.
 """
 
 # ruff: noqa: E501 - a row of a table reads best on one line
@@ -17,14 +17,8 @@ ROUNDS = 14
 Function = Callable[[mpf], mpf]
 NEAR_ZERO = mpf(10) ** -25
 
-HEADER = '''"""Hold the coefficients of minimax polynomials, lowest power first, by function and element type.
-
-Each row was computed by the Remez exchange in 110 digits for the expression and interval its comment names, then
-rounded to the element type; tests/codegen/vecmath/test_vecmath.py measures what the functions built on them reach.
-"""
-
-# fmt: off
-POLYNOMIALS: dict[tuple[str, str], tuple[float, ...]] = {'''
+HEADER = """# fmt: off
+POLYNOMIALS: dict[tuple[str, str], tuple[float, ...]] = {"""
 
 
 @dataclass(frozen=True)
@@ -218,7 +212,7 @@ def turns() -> dict[str, list[float]]:
 
 
 def text() -> str:
-    """Give the text of weft/codegen/vecmath/core.py."""
+    """Give the table in weft/codegen/vecmath/core.py."""
     with mpmath.workdps(DIGITS):
         lines = [HEADER]
         for row in rows():
