@@ -170,6 +170,14 @@ def test_operators_in_a_bulk_are_told_alike(contexts: Contexts) -> None:
             y.asnumpy()
 
 
+def is_quiet() -> bool:
+    """Whether nothing runs; the worker that has just told of its task still counts it for an instant."""
+    last = time.monotonic() + 1
+    while not queue.engine().is_quiet() and time.monotonic() < last:
+        time.sleep(0)
+    return queue.engine().is_quiet()
+
+
 @pytest.mark.usefixtures("naive")
 def test_with_the_naive_engine_each_operator_runs_and_fails_at_its_call(contexts: Contexts) -> None:
     for context in contexts:
@@ -181,7 +189,7 @@ def test_with_the_naive_engine_each_operator_runs_and_fails_at_its_call(contexts
             with autograd.record():
                 y = (x * x).sum()
             y.backward()
-            assert queue.engine().is_quiet()
+            assert is_quiet()
             x[:] = x + 1
         assert x.asnumpy().tolist() == [5, 5]
         assert x.grad.asnumpy().tolist() == [8, 8]

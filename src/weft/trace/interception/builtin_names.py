@@ -21,10 +21,8 @@ from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
-from torch.overrides import handle_torch_function
 
 from weft.trace.interception.capture import is_stand_in, real_stand_in
-from weft.trace.interception.modes import has_function_modes
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
 
@@ -130,56 +128,17 @@ def fraction_of(*given: Any) -> Any:
     return float(*given)
 
 
-def length_of(*given: Any) -> Any:
-    """The builtin `len`, which gives the first size of a stand-in, whatever stands for that."""
-    if len(given) == 1 and is_stand_in(given[0]) and given[0].dim():
-        return given[0].shape[0]
-    return len(*given)
-
-
-def quotient_of(*given: Any) -> Any:
-    """The builtin `divmod`, also of what stands for a number."""
-    if any(isinstance(one, torch.SymInt) for one in given):
-        number, divisor = given
-        return number // divisor, number % divisor
-    return divmod(*given)  # type: ignore[misc]
-
-
-class Extreme:
-    """The builtin `max`, or `min`, of numbers of which some are stood for."""
-
-    def __init__(self, builtin: Any) -> None:
-        self._builtin = builtin
-
-    def __call__(self, *given: Any, **keywords: Any) -> Any:
-        """What decides nothing by its numbers, where that can be."""
-        if keywords or not given or isinstance(given[0], torch.Tensor):
-            return self._builtin(*given, **keywords)
-        numbers = list(given[0]) if len(given) == 1 else [*given]
-        kinds = {*map(type, numbers)}
-        if len(numbers) > 1 and torch.SymInt in kinds and kinds <= {int, torch.SymInt} and has_function_modes():
-            return handle_torch_function(self._builtin, (), numbers)  # for the trace that runs to say
-        return self._builtin(numbers)
-
-    def __repr__(self) -> str:
-        return repr(self._builtin)
+def divided(one: Any, other: Any) -> Any:
+    """The builtin `divmod`, also of what stands for numbers, which PyTorch's symbols leave out."""
+    is_symbol = isinstance(one, torch.SymInt) or isinstance(other, torch.SymInt)
+    return (one // other, one % other) if is_symbol else divmod(one, other)
 
 
 NAMES: Mapping[str, Any] = MappingProxyType(
-    {
-        "type": ClassOf(),
-        "id": identity_of,
-        "isinstance": is_instance,
-        "print": print_later,
-        "len": length_of,
-        "divmod": quotient_of,
-        "max": Extreme(max),
-        "min": Extreme(min),
-    }
+    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later, "divmod": divided}
 )
 # These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
 CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
-STAND_INS = (*NAMES.values(), *CALLED.values(), *OF_BATCH_NORM.values())
 _OF_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
 _lock = Lock()
@@ -188,7 +147,8 @@ _in_use: dict[int, int] = {}  # how many traces have put the names into a namesp
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    return any(thing is known for known in STAND_INS)
+    own = (identity_of, is_instance, number_of, fraction_of, whole_of, print_later, divided)
+    return type(thing) is ClassOf or any(thing is known for known in own)
 
 
 @contextmanager

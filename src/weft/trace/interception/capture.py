@@ -482,8 +482,7 @@ def extent_of(size: Any) -> int:
         return int(size)
     shapes = size.node.shape_env
     expression, sizes = size.node.expr, shapes.sizes
-    # None and one of a number that is no size: symbols of sizes begin at two.
-    if not sizes or (sizes.keys().isdisjoint(expression.free_symbols) and size.node.hint <= 1):
+    if not sizes:
         return int(size)
     if expression.has(Min, Max):
         expression = _decided(expression, shapes)

@@ -20,7 +20,6 @@ from typing import Any
 
 from weft.errors import InternalError
 from weft.ir.graph import Place
-from weft.trace.interception import builtin_names
 from weft.trace.interception.capture import tree_unflatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user
@@ -36,9 +35,7 @@ READING = """
     len iter getitem setitem delitem contains reversed add radd mul rmul imul eq ne lt le gt ge repr reduce_ex copy
     deepcopy sizeof
 """
-OWN = (
-    "weft."  # what Weft itself looks at while it traces tells nothing, but for what stands for builtins that code calls
-)
+OWN = "weft."  # what Weft itself looks at while it traces tells nothing
 CHANGING = """
     clear copy count index insert pop popleft appendleft extendleft rotate remove reverse sort
 """
@@ -58,8 +55,7 @@ class NotingQueue(deque[Any]):
 
 def _noting(kind: type, name: str) -> Callable[..., Any]:
     def noted(self: Noting | NotingQueue, *arguments: Any, **keywords: Any) -> Any:
-        asks = sys._getframe(1).f_globals.get("__name__", "")
-        self.looked_at = self.looked_at or asks == builtin_names.__name__ or not asks.startswith(OWN)
+        self.looked_at = self.looked_at or not sys._getframe(1).f_globals.get("__name__", "").startswith(OWN)
         return getattr(kind, name)(self, *arguments, **keywords)
 
     return noted
