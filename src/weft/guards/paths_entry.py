@@ -10,7 +10,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -47,16 +47,6 @@ class Walked:
     counts: bool = False
     takes_inputs: bool = True
     row_of_words: tuple[Row, ...] = ()
-
-
-class Walkable(Protocol):
-    """A program that may be a path."""
-
-    def walked(self) -> Walked | None:
-        """Give its path, where native code may walk it."""
-
-    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
-        """Run it in Python."""
 
 
 class Strayed(OtherOutcome):

@@ -244,9 +244,3 @@ def is_fresh(target: str) -> bool:
 def is_uninitialised(target: str) -> bool:
     """Whether the result holds whatever was in memory before."""
     return packet_name(target) in UNINITIALISED
-
-
-@cache
-def is_pure(target: str) -> bool:
-    """Whether equal arguments give equal results and nothing else happens: a call may be shared, moved or dropped."""
-    return not (has_effect(target) or written_arguments(target) or is_uninitialised(target))

@@ -26,7 +26,7 @@ WORTH_IT = 1.1  # so much longer than without it lazy code may take
 MOST_LOST = 6e-4  # before operators run at once
 FEWEST, MOST = 4_000, 64_000  # operators that then do; each time that it was right twice as many
 FEW_SEGMENTS = 2  # between two reads; where there are more, Python and the engine work side by side
-FIRST_CALLS = 1000  # that a block may meet: a step of Adam on a network with 60 shapes of parameters has about as many
+FIRST_CALLS = 1000  # that a block may meet: a loop with Adam and clipping has some 450 where parameters have 60 shapes
 MOST_PLACES = 1000
 
 

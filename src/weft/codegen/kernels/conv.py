@@ -46,8 +46,6 @@ from weft.plan.kernels.gemm import Epilogue
 
 Pixel = tuple[Register, Register, Register]  # image, row and column of an output pixel
 Bounds = tuple[Register, Register]  # the first, and the one behind the last
-# Gives the addresses that all pixels see at a row and column of the window.
-Seen = Callable[[list[Register], Register, Register], list[Register]]
 
 
 def emit_conv(module: Module, kernel: ConvKernel) -> None:

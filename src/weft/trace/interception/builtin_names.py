@@ -139,6 +139,7 @@ NAMES: Mapping[str, Any] = MappingProxyType(
 )
 # These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
 CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
+STAND_INS = (*NAMES.values(), *CALLED.values(), *OF_BATCH_NORM.values())
 _OF_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
 _lock = Lock()
@@ -147,8 +148,7 @@ _in_use: dict[int, int] = {}  # how many traces have put the names into a namesp
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    own = (identity_of, is_instance, number_of, fraction_of, whole_of, print_later, divided)
-    return type(thing) is ClassOf or any(thing is known for known in own)
+    return any(thing is known for known in STAND_INS)
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 Gates stand in PyTorch's order: input, forget, cell, output. What is the same for all steps is one product.
 
-PyTorch takes such a layer apart into fifteen operators a step, whoever records it. These two compute with the operators
-that it would call, in its order, so that their results have its bits.
+PyTorch takes such a layer apart into fifteen operators a step, whoever records it. `weft.recurrent_layer` and its
+backward are recorded in their place: they compute with those operators, in that order, so that results have their
+bits.
 """
 
 from __future__ import annotations
