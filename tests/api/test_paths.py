@@ -423,3 +423,16 @@ def test_a_module_with_parts_of_its_own_decides_and_trains() -> None:
             optimizer.step()
     for one, other in zip(nets[0].state_dict().values(), nets[1].state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_path_that_takes_over_has_the_numbers_that_were_read_of_arguments() -> None:
+    """Nothing is computed for these, so that no segment runs before the decisions that read them."""
+
+    def function(x: Tensor, factor: Tensor, level: Tensor) -> Tensor:
+        count = int(factor)
+        return x * count * (2 if int(level) > 3 else 3)
+
+    ours = weft.hybridize(function)
+    for factor, level in ((5, 1), (6, 5), (7, 1), (8, 1), (9, 7)):
+        given = torch.ones(3), torch.tensor(factor), torch.tensor(level)
+        torch.testing.assert_close(ours(*given), function(*given))

@@ -188,19 +188,25 @@ class PathGraph:
         done = iter(before.done)
         if self.outcomes[: before.number] != before.failed[:-1]:
             return False
-        for segment in self.segments[: before.number + 1]:
-            if segment.run is None:
-                continue
-            one = next(done, None)
-            if one is None or one[0] is not segment.run:
+        for number, segment in enumerate(self.segments[: before.number + 1]):
+            if segment.run is not None:
+                one = next(done, None)
+                if one is None or one[0] is not segment.run:
+                    return False
+                if not all(map(_is_same, one[1], [frame[place] for place in segment.takes])):
+                    return False
+                for place, output in zip(segment.gives, one[2], strict=True):
+                    frame[place] = output
+            # Numbers are read again, also those that nothing was computed for: the frame is another one.
+            if number < before.number and not self._reads_again(segment.decision, frame):
                 return False
-            if not all(map(_is_same, one[1], [frame[place] for place in segment.takes])):
-                return False
-            for place, output in zip(segment.gives, one[2], strict=True):
-                frame[place] = output
-            if segment.decision is not None and segment.decision.read is not None:
-                segment.decision.outcome_in(frame, self.first_number)
         return next(done, None) is None
+
+    def _reads_again(self, decision: PathDecision | None, frame: list[Any]) -> bool:
+        """Read a number that a decision reads, if it does; whether it is one of this path."""
+        if decision is None or decision.read is None:
+            return True
+        return bool(decision.outcome_in(frame, self.first_number) == decision.outcome)
 
     def summary(self) -> str:
         """One line: the segments, and the outcomes between them."""
