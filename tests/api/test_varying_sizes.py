@@ -30,6 +30,7 @@ NATIVE = (
     "graph",
     "convolution and norm",
     "largest of windows",
+    "a part of one padded image",
 )
 
 

@@ -159,6 +159,12 @@ CASES: dict[str, Case] = {
     "padded to a multiple": of_text(lambda x: F.pad(x, (0, 0, 0, -x.shape[1] % 8)) * 2),
     "padded to at least so many": of_text(lambda x: F.pad(x, (0, 0, 0, max(16, x.shape[1]) - x.shape[1])) * 2),
     "windows of padded images": of_images(rolled_windows),
+    "a part of padded images": of_images(lambda x: F.relu(F.pad(x, (0, 3, 0, 3)))[..., : x.shape[2], : x.shape[3]]),
+    "a part of one padded image": Case(
+        lambda x: F.relu(F.pad(x, (0, 3, 0, 3)))[..., : x.shape[2], : x.shape[3]],
+        lambda height, width: (torch.randn(1, 3, height, width),),
+        ((20, 20), (17, 23), (12, 16), (7, 30)),
+    ),
     "rows of what is divided": of_text(lambda x: F.pad(x, (0, 0, 0, sum(divmod(x.shape[1], 4)))) * 2),
     "every second of a result": of_text(lambda x: (x * 2)[:, ::2]),
     "one for all places": of_text(lambda x: (x[:, :1] * 2).expand(-1, x.shape[1], -1)),

@@ -18,7 +18,7 @@ from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.within import Factor
 from weft.plan.draft import Planner, ramp_of
-from weft.plan.extents.parts import VaryingSizes, parts_of, positions_of
+from weft.plan.extents.parts import NEVER, VaryingSizes, parts_of, positions_of
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import box
@@ -146,6 +146,16 @@ def test_factors_of_a_merged_dimension_have_parts_of_their_own() -> None:
     found = parts_of([step * 4 for step in kind.strides], [(Factor(3, batch), Factor(4, length)), (Factor(5),)])
     assert {(part.stride, len(part.least)): part.size for part in found.values()} == {(80, 3): batch, (20, 4): length}
     assert all(np.array_equal(part.least, np.arange(len(part.least))) for part in found.values())
+
+
+def test_gaps_behind_positions_of_a_result_are_needed_by_nobody() -> None:
+    height, width = (Polynomial.atom(Value("input", (), NumberType("int"), name=name)) for name in "hw")
+    within = [(), (Factor(3),), (Factor(4, height),), (Factor(5, width),)]
+    found = parts_of([step * 4 for step in (1000, 42, 7, 1)], within)
+    assert {key[:2] for key in found} == {(28, 6), (4, 7)}
+    assert [list(part.least[-2:]) for part in found.values()] == [[NEVER, NEVER]] * 2
+    assert not parts_of([step * 4 for step in (7, 3)], within[2:])  # gaps of no whole row
+    assert {key[:2] for key in parts_of([step * 4 for step in (13, 2)], within[2:])} == {(52, 4)}
 
 
 @pytest.mark.parametrize(

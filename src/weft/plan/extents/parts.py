@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,14 +55,32 @@ Parts = dict[tuple[int, int, Polynomial], Part]
 
 
 def parts_of(strides: Sequence[int], within: Within) -> Parts:
-    """Say what counts of a result whose dimensions step by so many bytes."""
+    """Say what counts of a result whose dimensions step by so many bytes.
+
+    What lies in a gap, behind the positions of a dimension and before the next of those around it, nobody needs. A
+    dimension whose gaps are no whole positions, or whose elements lie among those of others, is needed always.
+    """
     found: Parts = {}
-    for stride, factors in zip(strides, within, strict=True):
-        inner = prod(factor.largest for factor in factors)
-        for factor in factors:
+    counts = [prod(factor.largest for factor in factors) for factors in within]
+    for place, (stride, factors) in enumerate(zip(strides, within, strict=True)):
+        if stride <= 0 or all(factor.size is None for factor in factors):
+            continue
+        others = [(strides[at], counts[at]) for at in range(len(counts)) if at != place and counts[at] > 1]
+        if sum(step * (count - 1) for step, count in others if step < stride) >= stride:
+            continue
+        inner, whole = counts[place], counts[place] * stride
+        period = gcd(*(step for step, _ in others if step >= stride)) or whole
+        outermost = whole // max(factors[0].largest, 1)
+        if period < whole or period % max(outermost, 1):
+            continue
+        for number, factor in enumerate(factors):
             inner //= max(factor.largest, 1)
-            if factor.size is not None and stride > 0:
-                part = Part(stride * inner, factor.size, np.arange(factor.largest, dtype=np.int32))
+            if factor.size is not None:
+                least = np.arange(factor.largest, dtype=np.int32)
+                if not number:
+                    gap = period // max(outermost, 1) - factor.largest
+                    least = np.concatenate([least, np.full(gap, NEVER, np.int32)])
+                part = Part(stride * inner, factor.size, least)
                 found[part.key] = part
     return found
 
