@@ -43,6 +43,20 @@ from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 f = weft.hybridize(lambda x: {})
 f(torch.ones(2, requires_grad=True)).sum().backward()"""
+COUNTED = """\
+class Net(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * {})
+        return y
+
+
+net = Net()
+weft.hybridize(net)
+net(torch.ones(2, requires_grad=True)).sum().backward()"""
 CHECKPOINTS = """\
 from torch.utils.checkpoint import checkpoint
 
@@ -122,6 +136,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         REENTRANT.format("checkpoint(torch.tanh, x, use_reentrant=True)"),
     ),
     "backward write": (CHECKPOINTS.format("checkpoint(norm, x, use_reentrant=False)"), CHECKPOINTS.format("norm(x)")),
+    "read in backward": (COUNTED.format("net.calls"), COUNTED.format("1 * 2")),
     "gradient read": (
         "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",

@@ -46,11 +46,11 @@ def no_again(*_: Any) -> NoReturn:
 
 @pytest.fixture
 def run(asked: list[Any]) -> DifferentiableExecutable:
-    def backward_of(tangents: Any) -> Any:
+    def backward_of(tangents: Any, _: Any) -> Any:
         pattern = tuple(tangent is not None for tangent in tangents)
         asked.append(pattern)
         graph = parse_graph(BACKWARDS[pattern])
-        return (graph, (0, 1), (0, 1), None) if pattern[0] else (graph, (0,), (0, None), None)
+        return (graph, (0, 1), (0, 1), None, None) if pattern[0] else (graph, (0,), (0, None), None, None)
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
     return DifferentiableExecutable(
@@ -111,7 +111,7 @@ def product() -> DifferentiableExecutable:
     graph = parse_graph(PRODUCT)
     forward = Forward(graph, 1, [True], [1], [], frozenset(graph.inputs[1:]))
     return DifferentiableExecutable(
-        forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None), pipeline.compile_graph, no_again
+        forward, lambda *_: (parse_graph(OF_WEIGHT), (0,), (0,), None, None), pipeline.compile_graph, no_again
     )
 
 

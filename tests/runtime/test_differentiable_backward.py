@@ -45,11 +45,12 @@ def runs(asked: list[Any]) -> BackwardRuns:
             (1, 2),
             (True,),
             None,
-            lambda _: (parse_graph(SECOND), (0, 1), places[: 1 + len(asking)], None),
+            None,
+            lambda *_: (parse_graph(SECOND), (0, 1), places[: 1 + len(asking)], None, None),
             again_of,
         )
 
-    return BackwardRuns(lambda _: (parse_graph(FIRST), (0,), (0,), None), again_of, compile_graph)
+    return BackwardRuns(lambda *_: (parse_graph(FIRST), (0,), (0,), None, None), again_of, compile_graph)
 
 
 def test_a_gradient_is_tied_to_the_inputs_and_to_the_tangents_that_ask(runs: BackwardRuns, asked: list[Any]) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.trace.interception.capture import tree_flatten
+from weft.trace.interception.modes import autocast_now
 from weft.trace.signature import (
     ByIdentity,
-    autocast_key,
     key_change,
     key_distance,
     leaf_key,
@@ -178,9 +178,9 @@ def test_modes_that_change_operators_have_keys_of_their_own() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert modes_key() == keys["none"]
-    assert autocast_key() is None
+    assert autocast_now() is None
     with torch.autocast("cpu", torch.bfloat16):
-        assert autocast_key() == (("cpu", torch.bfloat16),)
+        assert autocast_now() == (("cpu", torch.bfloat16),)
 
 
 def relations(tensors: list[torch.Tensor], written: list[int]) -> Any:

@@ -24,6 +24,7 @@ from weft.compile.type_cache import keep_types, known_types
 from weft.compile.varying import VaryingCompiler, drawing_again, replay
 from weft.config import config
 from weft.devices import cpu_count
+from weft.guards.words import still_holds
 from weft.ir.graph import Graph, Value
 from weft.ir.ops import effect_of
 from weft.passes.pipeline import run_pipeline
@@ -36,7 +37,7 @@ from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import DifferentiableExecutable, Forward
-from weft.runtime.differentiable_backward import AgainOf, BackwardAgain, BackwardGraph, Keep, Tangents
+from weft.runtime.differentiable_backward import AgainOf, BackwardAgain, BackwardGraph, BackwardOf, Keep, Tangents
 from weft.runtime.linked_results import LinkBackward, ResultLinks
 from weft.runtime.machine import machine_model
 from weft.runtime.path_graph import PathGraph
@@ -47,6 +48,7 @@ from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 from weft.target import host_target
 from weft.trace.backward import Derivatives
 from weft.trace.decisions import NumberRead
+from weft.trace.interception.modes import Autocast
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.request import Request
@@ -124,10 +126,10 @@ def _compile_found(traced: Traced, gradient: VaryingGradient, lock: RLock, compi
     if gradient.kept:
         raise UnboundedError("the backward leaves tensors in Python")
 
-    def backward_of(tangents: Tangents, link: int | None = None) -> BackwardGraph:
+    def backward_of(tangents: Tangents, autocast: Autocast = None, link: int | None = None) -> BackwardGraph:
         with lock:  # as in `_backwards`
-            found = gradient.backward(tangents, link)
-        return found.graph, gradient.saved_positions(found), found.gradients, None
+            found = gradient.backward(tangents, link, autocast)
+        return found.graph, gradient.saved_positions(found), found.gradients, None, still_holds(found.read)
 
     run = OneBackward(_forward(traced, gradient, gradient.graph), backward_of, compile_)
     run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)
@@ -145,6 +147,7 @@ def _links_of_sizes(
         graph = gradient.link_graph(link)
         again = replay(graph, sizes, len(link.sources))
         known = {*graph.inputs, *graph.values}.issuperset(result.value for result in graph.results)
+        known = known and not gradient.derivatives.runs_code
         runs = run.backwards_of(link.root, partial(backward_of, link=number))
         found.append(LinkBackward(link, runs, (drawing_again(again) if run.draws else again) if known else None))
     return ResultLinks(run, found) if found else None
@@ -152,28 +155,31 @@ def _links_of_sizes(
 
 def _replay_of(
     gradient: Gradient, sizes: Collection[Value], *, draws: bool
-) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What computes a forward by operators that autograd sees; behind its inputs is where the generator was."""
+) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """What computes a forward by operators that autograd sees; behind its inputs is where the generator was.
+
+    Of operators autograd would know no hook and no backward of the user's.
+    """
+    if gradient.derivatives.runs_code:
+        return None
     graph = gradient.graph
     again = replay(replace(graph, results=graph.results[: len(graph.results) - len(gradient.saved)]), sizes)
     return drawing_again(again) if draws else again
 
 
-def _backwards(
-    derivatives: Callable[[], Derivatives], lock: RLock, keeper: Keeper
-) -> tuple[Callable[[Tangents], BackwardGraph], AgainOf]:
+def _backwards(derivatives: Callable[[], Derivatives], lock: RLock, keeper: Keeper) -> tuple[BackwardOf, AgainOf]:
     """Give what finds the backwards of a forward, or of a backward that is differentiated, when they are asked for.
 
     The other side of the lock is a thread that traces this program's forward or another backward; tracing never waits
     for a thread that waits for this lock.
     """
 
-    def backward_of(tangents: Tangents) -> BackwardGraph:
+    def backward_of(tangents: Tangents, autocast: Autocast = None) -> BackwardGraph:
         with lock:
-            found = derivatives().backward(tangents)
+            found = derivatives().backward(tangents, autocast)
             places = derivatives().positions(found)
         kept = keeper(found.kept) if found.kept else None
-        return run_pipeline(found.graph), places, found.gradients, kept
+        return run_pipeline(found.graph), places, found.gradients, kept, still_holds(found.read)
 
     def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
         with lock:
@@ -196,6 +202,7 @@ def _again(
         backward.handed_on,
         found.carries,
         keeper(backward.kept) if backward.kept else None,
+        still_holds(backward.read),
         backward_of,
         again_of,
     )
@@ -241,14 +248,14 @@ def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compi
         raise UnboundedError("the backward leaves tensors in Python")
     saved = [result.value for result in gradient.graph.results[len(gradient.graph.results) - len(gradient.saved) :]]
 
-    def backward_of(tangents: Tangents, link: int | None = None) -> BackwardGraph:
+    def backward_of(tangents: Tangents, autocast: Autocast = None, link: int | None = None) -> BackwardGraph:
         with lock:  # as in `_backwards`
-            found = gradient.backward(tangents, link)
+            found = gradient.backward(tangents, link, autocast)
         positions = gradient.saved_positions(found)
         of = gradient.roots if link is None else [gradient.roots[gradient.links[link].root]]
         roots = [root for root, tangent in zip(of, tangents, strict=True) if tangent is not None]
         compiler.note_backward(found.graph, [saved[place] for place in positions], roots)
-        return found.graph, positions, found.gradients, None
+        return found.graph, positions, found.gradients, None, still_holds(found.read)
 
     run = VaryingDifferentiable(_forward(traced, gradient, gradient.graph), backward_of, compiler, compiler.sizes)
     run.draws = any(effect_of(value) == "random" for value in gradient.graph.values)

@@ -27,8 +27,8 @@ from weft.runtime.memory_layout import (
     tensor_masks,
     word,
 )
-from weft.trace.interception.modes import forward_levels, has_function_modes
-from weft.trace.signature import autocast_key, same_tensors
+from weft.trace.interception.modes import autocast_now, forward_levels, has_function_modes
+from weft.trace.signature import same_tensors
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -61,7 +61,7 @@ class Likeness:
         constants = {place: leaf for place, leaf in zip(self.leaves, leaves, strict=True) if place not in tensors}
         few = len(tensors) <= MOST_COMPARED
         self._same = None if few else same_tensors(leaves)
-        self._autocast = autocast_key()
+        self._autocast = autocast_now()
         compared = [*(tensors if few else ()), *(place for place in items.containers if items.may_change(place))]
         grad, masks = _grad_layout(), _masks(offsets=offsets)
         looked_at = {place: tensor for place, tensor in tensors.items() if place not in odd}
@@ -110,7 +110,7 @@ class Likeness:
 
     def is_that_of(self, leaves: Sequence[Any]) -> bool:
         """Whether a call of which the words agree looks like this one in what has no words."""
-        if autocast_key() != self._autocast or (self._same is not None and same_tensors(leaves) != self._same):
+        if autocast_now() != self._autocast or (self._same is not None and same_tensors(leaves) != self._same):
             return False
         if not self._odd:
             return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import nn
 
 from weft.codegen.calls.native_call import ROW_WORDS, GuardWord
 from weft.codegen.calls.python_calls import FIRST_DIFFERENCE
+from weft.guards.back_off import BackOff
 from weft.runtime.built_in import python_calls, state_of, table_of
 from weft.runtime.memory_layout import (
     Row,
@@ -39,6 +40,7 @@ from weft.runtime.python_layout import (
     versions_count,
 )
 from weft.runtime.shared_code import shared_library
+from weft.trace.python_state.backward_code import ReadByBackward
 from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change
 from weft.trace.python_state.library_names import LibraryFact
 from weft.trace.python_state.locations import Slot
@@ -203,6 +205,30 @@ class Settled:
             and all(fact.change() is None for fact in self._loose)
             and all(slot.get() is tensor for slot, tensor in self._loose_slots)
         )
+
+
+def still_holds(read: ReadByBackward | None) -> Callable[[], bool] | None:
+    """Give what tells whether all of it is as it was; None where nothing was read."""
+    return None if read is None else _StillHolds(read)
+
+
+class _StillHolds:
+    def __init__(self, read: ReadByBackward) -> None:
+        self._read = read
+        self._slots = [slot for slot, _ in read.places]
+        self._attempts = BackOff(first=1)
+        self._settled: Settled | None = None
+
+    def __call__(self) -> bool:
+        settled = self._settled
+        if settled is not None and settled.hold():
+            return True
+        if not self._read.holds():
+            return False
+        # Words were changed to what they had been, or none were compared yet.
+        if self._attempts.is_due() and can_watch([tensor for _, tensor in self._read.places]):
+            self._settled = Settled(self._read.facts, self._slots, frozenset())
+        return True
 
 
 def _rows_of(fact: Fact, images: Images, kept: list[Any]) -> Rows | None:

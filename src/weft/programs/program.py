@@ -38,8 +38,8 @@ from weft.runtime.path_graph import OtherOutcome, PathGraph, RaisedInHandling
 from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.expected import expects_answers
+from weft.trace.interception.modes import autocast_now
 from weft.trace.python_state.trees import TensorLeaf
-from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
 from weft.trace.tracer import TracedInput, TracedNumber
 from weft.tracebacks import shows_less
@@ -251,7 +251,7 @@ class Program:
 
         `containers` are those among the arguments of the call, where the program needs them.
         """
-        if self._bare and autocast_key() is None:
+        if self._bare and autocast_now() is None:
             return self._execute(inputs)[0]
         if self._reads:
             inputs = [*inputs]  # what is read from tensors is put there
@@ -288,7 +288,7 @@ class Program:
         """
         execute = self._execute
         is_new = self._is_new and not self.needs_containers
-        if not is_new or self._handles or autocast_key() is not None or not isinstance(execute, VaryingExecutable):
+        if not is_new or self._handles or autocast_now() is not None or not isinstance(execute, VaryingExecutable):
             return None
         run = execute.steady(inputs)
         if run is None:

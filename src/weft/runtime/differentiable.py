@@ -22,7 +22,7 @@ from weft.ir.types import TensorType, Type
 from weft.runtime.binding import BoundProgram
 from weft.runtime.differentiable_backward import (
     AgainOf,
-    BackwardGraph,
+    BackwardOf,
     BackwardRuns,
     Compile,
     Runs,
@@ -35,7 +35,7 @@ from weft.runtime.differentiable_backward import (
 from weft.runtime.memory_layout import EVERY_BIT, Row
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
-from weft.trace.interception.modes import forward_levels, graph_is_retained, number_of_backward
+from weft.trace.interception.modes import Autocast, autocast_now, forward_levels, graph_is_retained, number_of_backward
 
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
 Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
@@ -85,7 +85,7 @@ class DifferentiableExecutable:
     def __init__(
         self,
         forward: Forward,
-        backward_of: Callable[[Tangents], BackwardGraph],
+        backward_of: BackwardOf,
         compile_graph: Compile,
         again_of: AgainOf,
         types_of: TypesOf | None = None,
@@ -214,7 +214,7 @@ class DifferentiableExecutable:
         """Note that a backward follows a forward."""
         self._unanswered = 0
 
-    def backwards(self, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf) -> BackwardRuns:
+    def backwards(self, backward_of: BackwardOf, again_of: AgainOf) -> BackwardRuns:
         """Give backwards of one of the results, of what a forward saves."""
         return BackwardRuns(backward_of, again_of, self._compile)
 
@@ -253,14 +253,18 @@ class DifferentiableExecutable:
         return self._resting
 
     def backward(
-        self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
+        self,
+        saved: Sequence[Any],
+        kinds: tuple[Type, ...],
+        tangents: Sequence[torch.Tensor | None],
+        autocast: Autocast = None,
     ) -> list[Any]:
         """The backward below autograd, of what a forward saved: a gradient, or None, for every input it was shown."""
         self.answered()
         present = tangents
         if not self._all_carry:
             present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
-        return self._by_shown(self._backwards.run(saved, kinds, present))
+        return self._by_shown(self._backwards.run(saved, kinds, present, autocast))
 
     def backward_again(
         self, saved: Sequence[Any], context: Any, tangents: Sequence[torch.Tensor | None]
@@ -369,8 +373,8 @@ class _Node(torch.autograd.Function):
         if all(tangent is None for tangent in tangents):  # they went other ways
             nothing: tuple[Any, ...] = (None,) * (3 + context.count)
             return nothing
-        again = torch.is_grad_enabled()
-        if again or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        again, autocast = torch.is_grad_enabled(), autocast_now()
+        if again or autocast is not None:
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
                 return (None, None, None, *found, *([None] * (context.count - len(found))))
@@ -378,7 +382,7 @@ class _Node(torch.autograd.Function):
         gradients = context.owner.backward_again(saved, context, tangents) if again else None
         if gradients is None:
             with torch.no_grad() if again else nullcontext():
-                gradients = context.owner.backward(saved, context.saved_types, tangents)
+                gradients = context.owner.backward(saved, context.saved_types, tangents, autocast)
             if again:
                 leaves = _leaves(context)
                 gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]

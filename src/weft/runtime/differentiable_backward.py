@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -19,14 +19,19 @@ from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.binding import BoundProgram
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
-from weft.trace.interception.modes import graph_is_retained
+from weft.trace.interception.modes import Autocast, graph_is_retained
 
 AUTOCAST = ("cpu", "cuda")
 Tangents = tuple[TensorType | None, ...]
 MOST_LOOKS = 256  # of tangents, by which their backward is found at once
 TypesOf = Callable[[Sequence["torch.Tensor | None"]], Tangents]
 Keep = Callable[[Sequence[torch.Tensor]], None]
-BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
+Holds = Callable[[], bool]
+# What a backward computes, of which saved values, which of its results is whose, what is kept, and for how long.
+BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], "Keep | None", "Holds | None"]
+MOST_VERSIONS = 16  # of a backward, each for what its code has found in Python
+# By the kinds of devices that operators cast for, as the backward runs.
+BackwardOf = Callable[[Tangents, Autocast], BackwardGraph]
 AgainOf = Callable[[Tangents, frozenset[int]], "BackwardAgain"]
 
 
@@ -66,6 +71,7 @@ class BackwardAgain:
     `graph` takes the values in places `saved` of what was saved, then the tangents there are. Its first results are the
     different gradients, and `carries` says which of these have gradients; `gradients` says which result is each wanted
     input's, `handed_on` which results its own backwards read. `keep` is done with the results where Python keeps some.
+    `holds` tells whether it is as it was, where code that reads Python runs in it.
     """
 
     graph: Graph
@@ -74,7 +80,8 @@ class BackwardAgain:
     handed_on: tuple[int, ...]
     carries: tuple[bool, ...]
     keep: Keep | None
-    backward_of: Callable[[Tangents], BackwardGraph]
+    holds: Holds | None
+    backward_of: BackwardOf
     again_of: AgainOf
 
 
@@ -82,7 +89,7 @@ class BackwardRun:
     """A backward that is not differentiated again, compiled for saved values of some types."""
 
     def __init__(self, found: BackwardGraph, types: Sequence[Type], compile_graph: Compile) -> None:
-        graph, saved, gradients, self._keep = found
+        graph, saved, gradients, self._keep, self.holds = found
         given = dict(zip(graph.inputs, types, strict=False))  # behind the saved values come tangents
         self._executable = compile_graph(graph, frozenset(), trusted=False, strides=SavedStrides(given=given))
         order = {value: index for index, value in enumerate(self._executable.roots)}
@@ -98,12 +105,45 @@ class BackwardRun:
         return [None if index is None else outputs[index] for index in self._gradients]
 
 
+class Version(Protocol):
+    """A backward for what its code has found in Python."""
+
+    @property
+    def holds(self) -> Holds | None:
+        """What tells whether it would find that again; None where it reads nothing."""
+
+
+Run = TypeVar("Run", bound=Version)
+
+
+class Versions(Generic[Run]):
+    """The backwards of one kind, each for what its code has found in Python: one, where that reads nothing."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Run, ...] = ()
+
+    def current(self) -> Run | None:
+        """Give the one whose code would find what it has found."""
+        return next((run for run in self._known if _holds(run.holds)), None)
+
+    def add(self, run: Run) -> Run:
+        """Add one, unless another thread has added one that will do."""
+        found = self.current()
+        if found is None:
+            found, self._known = run, (run, *self._known[: MOST_VERSIONS - 1])
+        return found
+
+
+def _holds(holds: Holds | None) -> bool:
+    return holds is None or holds()
+
+
 class BackwardRuns:
     """The backwards of one forward, or of one backward that is differentiated, compiled when they are asked for."""
 
     def __init__(
         self,
-        backward_of: Callable[[Tangents], BackwardGraph],
+        backward_of: BackwardOf,
         again_of: AgainOf,
         compile_: Compile,
         types_of: TypesOf | None = None,
@@ -114,32 +154,39 @@ class BackwardRuns:
         self._again_of = again_of
         self._compile = compile_
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
-        self._runs: dict[tuple[Tangents, tuple[Type, ...]], BackwardRun] = {}
+        self._runs: dict[tuple[Tangents, tuple[Type, ...], Autocast], Versions[BackwardRun]] = {}
         # The same by what is quick to look at: which object the types are (it is kept), and the looks of tangents.
         self._quick: dict[tuple[Any, ...], tuple[tuple[Type, ...], BackwardRun]] = {}
-        self._again: dict[tuple[Tangents, frozenset[int], tuple[Type, ...]], _AgainRun] = {}
+        self._again: dict[tuple[Tangents, frozenset[int], tuple[Type, ...]], Versions[_AgainRun]] = {}
 
     def prepare(self, types: Tangents) -> None:
         """Find the backward for these tangents: what is in its way shows now."""
-        self._found[types] = self._backward_of(types)
+        self._found[types] = self._backward_of(types, None)
 
-    def make(self, types: Tangents, kinds: tuple[Type, ...]) -> BackwardRun:
+    def make(self, types: Tangents, kinds: tuple[Type, ...], autocast: Autocast = None) -> BackwardRun:
         """Compile the backward for these tangents, and saved values of these types."""
-        found = self._found.pop(types, None) or self._backward_of(types)
+        found = None if autocast else self._found.pop(types, None)
+        if found is None or not _holds(found[4]):
+            found = self._backward_of(types, autocast)
         made = BackwardRun(found, [kinds[index] for index in found[1]], self._compile)
-        return self._runs.setdefault((types, kinds), made)
+        return self._runs.setdefault((types, kinds, autocast), Versions()).add(made)
 
     def run(
-        self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
+        self,
+        saved: Sequence[Any],
+        kinds: tuple[Type, ...],
+        tangents: Sequence[torch.Tensor | None],
+        autocast: Autocast = None,
     ) -> list[torch.Tensor | None]:
         """Give the gradients of what is wanted, below autograd; `kinds` are one object for forwards of one kind."""
-        looks = (id(kinds), *map(_look, tangents))
+        looks = (id(kinds), autocast, *map(_look, tangents))
         quick = self._quick.get(looks)
-        if quick is None:
+        if quick is None or not (quick[1].holds is None or quick[1].holds()):
             if len(self._quick) >= MOST_LOOKS:
                 self._quick.clear()
             types = self._types(tangents)
-            quick = self._quick[looks] = (kinds, self._runs.get((types, kinds)) or self.make(types, kinds))
+            known = self._runs.setdefault((types, kinds, autocast), Versions())
+            quick = self._quick[looks] = (kinds, known.current() or self.make(types, kinds, autocast))
         return quick[1](saved, [tangent for tangent in tangents if tangent is not None])
 
     def run_again(
@@ -153,10 +200,10 @@ class BackwardRuns:
         present = [tangent for tangent in tangents if tangent is not None]
         asking = frozenset(index for index, tangent in enumerate(present) if tangent.requires_grad)
         types = _types(tangents)
-        run = self._again.get((types, asking, kinds))
+        known = self._again.setdefault((types, asking, kinds), Versions())
+        run = known.current()
         if run is None:
-            made = _AgainRun(self._again_of(types, asking), asking, kinds, self._compile)
-            run = self._again.setdefault((types, asking, kinds), made)
+            run = known.add(_AgainRun(self._again_of(types, asking), asking, kinds, self._compile))
         return run(saved, wanted, present)
 
 
@@ -171,6 +218,7 @@ class _AgainRun:
         self._results = tuple(order[result.value] for result in graph.results)
         self._kinds = tuple(self._executable.types[self._results[index]] for index in found.handed_on)
         self._found = found
+        self.holds = found.holds
         self._asking = asking
         self.backwards = BackwardRuns(found.backward_of, found.again_of, compile_)
 

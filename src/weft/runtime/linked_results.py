@@ -21,6 +21,7 @@ from weft.errors import UnsupportedError
 from weft.runtime.differentiable import DifferentiableExecutable, Unpacked
 from weft.runtime.differentiable_backward import BackwardRuns, saved_by, without_autocast
 from weft.trace.interception.modes import (
+    autocast_now,
     backward_visits,
     graph_is_retained,
     node_of_leaf,
@@ -100,7 +101,7 @@ class _ResultLink:
     def _once(self, context: Any, tangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """The gradients of the sources, and of inputs by ways around them."""
         owned = context.owned
-        return self._runs.run(owned.saved(), owned.node.saved_types, [tangent])
+        return self._runs.run(owned.saved(), owned.node.saved_types, [tangent], autocast_now())
 
     def _again(self, context: Any, tangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
         """The same as gradients that can be differentiated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
-from weft.runtime.differentiable_backward import BackwardGraph, BackwardRuns, Compile, Tangents
+from weft.runtime.differentiable_backward import BackwardOf, BackwardRuns, Compile, Tangents
 from weft.runtime.path_graph import HANDED_OVER
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 
@@ -18,9 +18,7 @@ from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
 class OneBackward(DifferentiableExecutable):
     """As its base, with a backward for all sizes and strides of gradients, which lie in memory in any way."""
 
-    def __init__(
-        self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph], compile_graph: Compile
-    ) -> None:
+    def __init__(self, forward: Forward, backward_of: BackwardOf, compile_graph: Compile) -> None:
         super().__init__(forward, backward_of, compile_graph, _refuse_again, self._kinds_of)
         self.draws = False
         # Its replay gives the memory that results look into, where they are views.
@@ -40,7 +38,7 @@ class OneBackward(DifferentiableExecutable):
             context.given.append((random, random._version))
         return roots
 
-    def backwards_of(self, root: int, backward_of: Callable[[Tangents], BackwardGraph]) -> BackwardRuns:
+    def backwards_of(self, root: int, backward_of: BackwardOf) -> BackwardRuns:
         """Give backwards of one of the results, of what a forward saves: one for all sizes."""
         kinds = (self._types_of_all()[root],)
         return BackwardRuns(backward_of, _refuse_again, self._compile, lambda _: kinds)
@@ -57,7 +55,7 @@ class VaryingDifferentiable(OneBackward):
     def __init__(
         self,
         forward: Forward,
-        backward_of: Callable[[Tangents], BackwardGraph],
+        backward_of: BackwardOf,
         compile_graph: Compile,
         sizes: Sequence[SizePlace],
     ) -> None:
@@ -84,6 +82,6 @@ def _refuse_again(tangents: Tangents, asking: frozenset[int]) -> NoReturn:
     del tangents, asking
     raise UnsupportedError(
         "a gradient of a program for many sizes is differentiated again",
-        why="it draws random numbers, which would be drawn anew",
+        why="it draws random numbers, which would be drawn anew, or runs code of its own in its backward",
         fix="run this part imperatively (weft.hybridize(net, False))",
     )

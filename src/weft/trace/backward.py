@@ -12,8 +12,9 @@ it computes has a gradient of its own, of the inputs and of the tangents, and so
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,8 +26,10 @@ from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import NumberType, TensorType
 from weft.trace.interception.capture import kind_of
+from weft.trace.interception.modes import Autocast, autocast_now, under_autocast
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.backward_code import BackwardCode, ReadByBackward, may_run_code
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.effects import Change, Kept, Rebound
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -35,6 +38,7 @@ from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
 Tangents = tuple[TensorType | None, ...]
+MOST_VERSIONS = 16  # of a backward, for what its code has found in Python
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +46,7 @@ class Backward:
     """One backward: its graph takes `saved`, then the tangents there are; `gradients` say which result is whose.
 
     What hooks that run in it leave in Python is `kept`: of their leaves, numbers of results stand for tensors. Where it
-    is differentiated again, `handed_on` are the results that its own backwards read.
+    is differentiated again, `handed_on` are the results that its own backwards read. `read` is what must be as it was.
     """
 
     graph: Graph
@@ -50,6 +54,11 @@ class Backward:
     gradients: tuple[int | None, ...]
     kept: tuple[Rebound, ...] = ()
     handed_on: tuple[int, ...] = ()
+    read: ReadByBackward | None = None
+
+    def holds(self) -> bool:
+        """Whether code that runs in it would find in Python what it has found."""
+        return self.read is None or self.read.holds()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +89,7 @@ class Differentiator:
         self.ends = ends
         self.own: Sequence[torch.Tensor] = ()
         self.touched = Touched()  # what backwards leave tensors in
+        self.runs_code = tracer.interception.packs or may_run_code(tracer.request.state, roots)
         # As it still is when the first backward is traced.
         self._state: PythonState | None = None if ends else tracer.request.state
 
@@ -87,9 +97,9 @@ class Differentiator:
         """Every result gets a gradient of its own layout."""
         return tuple(kind_of(root) for root in self.roots)
 
-    def trace(self, tangents: Tangents) -> Backward:
-        """Record the backward for this pattern of tangents."""
-        recorded = self._record(tangents, frozenset(), create_graph=False)
+    def trace(self, tangents: Tangents, autocast: Autocast = None) -> Backward:
+        """Record the backward for this pattern of tangents, as it is under autocast."""
+        recorded = self._record(tangents, frozenset(), create_graph=False, autocast=autocast)
         return recorded.backward()
 
     def trace_again(self, tangents: Tangents, asking: frozenset[int]) -> tuple[Recorded, Derivatives]:
@@ -100,7 +110,9 @@ class Differentiator:
         roots = [gradient for gradient in recorded.carrying() if gradient is not None]
         return recorded, Derivatives(Differentiator(self.tracer, roots, wanted, [*self.ends, *self.own]))
 
-    def _record(self, tangents: Tangents, asking: frozenset[int], *, create_graph: bool) -> Recorded:
+    def _record(
+        self, tangents: Tangents, asking: frozenset[int], *, create_graph: bool, autocast: Autocast = None
+    ) -> Recorded:
         recorder = self.tracer.recorder
         start = len(recorder.values)
         inputs: list[Value] = []
@@ -113,10 +125,12 @@ class Differentiator:
                 inputs.append(value)
                 pairs.append((root, tangent))
         state, self._state = self._state or find_state(*self.tracer.request.state.roots), None
-        before, versions = Kept(state), self._versions()
+        before, versions, code = Kept(state), self._versions(), BackwardCode()
         try:
-            gradients = self._differentiate(pairs, create_graph=create_graph)
+            with under_autocast(autocast), code.noting() if self.runs_code else nullcontext():
+                gradients = self._differentiate(pairs, create_graph=create_graph)
         finally:
+            changed = before.touched() if self.runs_code else Touched()
             changes = before.take_back(state)
             error = before.of_first_call()
         if error is not None:
@@ -124,12 +138,17 @@ class Differentiator:
         if versions != self._versions():
             refuse("backward write", recorder.values[-1].place)
         kept = self._kept(changes)
+        read = code.read(self.tracer.of_calls, changed, self._own_tensors())
         results = [None if gradient is None else recorder.value_of(gradient) for gradient in gradients]
         leaves = [leaf for entry in kept for leaf in entry.leaves]
         values = [recorder.value_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         recorded = recorder.values[start:]
         del recorder.values[start:]
-        return Recorded(recorded, inputs, results, kept, values, gradients, [tangent for _, tangent in pairs])
+        return Recorded(recorded, inputs, results, kept, values, gradients, [tangent for _, tangent in pairs], read)
+
+    def _own_tensors(self) -> dict[int, torch.Tensor]:
+        """The tensors that the function reaches by itself."""
+        return {id(entry.tensor): entry.tensor for entry in self.tracer.trace.inputs if entry.argument is None}
 
     def _versions(self) -> list[int]:
         """How often the memory of each input of the forward has been written."""
@@ -191,6 +210,7 @@ class Recorded:
     kept_values: list[Value]
     gradients: list[torch.Tensor | None]
     tangents: list[torch.Tensor]
+    read: ReadByBackward | None
 
     def backward(self, more: Sequence[Value] = ()) -> Backward:
         """The backward as a Graph; with `more`, what a further backward reads ends its results."""
@@ -198,9 +218,8 @@ class Recorded:
         count, kept = len(self.results), len(self.results) + len(self.kept_values)
         numbers = [number for number in found.gradients[count:kept] if number is not None]
         handed_on = tuple(number for number in found.gradients[kept:] if number is not None)
-        return replace(
-            found, gradients=found.gradients[:count], kept=_numbered(self.kept, numbers), handed_on=handed_on
-        )
+        kept_now = _numbered(self.kept, numbers)
+        return replace(found, gradients=found.gradients[:count], kept=kept_now, handed_on=handed_on, read=self.read)
 
     def carrying(self) -> list[torch.Tensor | None]:
         """The gradients that have gradients of their own, each once, in the order of the results."""
@@ -228,17 +247,24 @@ class Derivatives:
     def __init__(self, differentiator: Differentiator, saved: tuple[Value, ...] | None = None) -> None:
         """`saved` is given where the forward has been made already."""
         self._differentiator = differentiator
-        self._backwards: dict[Tangents, Backward] = {}
-        self._again: dict[tuple[Tangents, frozenset[int]], Again] = {}
+        self._backwards: dict[tuple[Tangents, Autocast], deque[Backward]] = {}
+        self._again: dict[tuple[Tangents, frozenset[int]], deque[Again]] = {}
         self.failure: Exception | None = None
         self.saved: tuple[Value, ...] = ()
         self.first: Backward | None = None
-        try:
-            pattern = differentiator.full_pattern()
-            self.first = self._backwards[pattern] = differentiator.trace(pattern)
-        except (RuntimeError, WeftError) as error:
-            # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
-            self.failure = error
+        pattern = differentiator.full_pattern()
+        # Most call backward outside of the block of autocast that the forward is in; it may work in there alone.
+        for autocast in dict.fromkeys((None, autocast_now())):
+            try:
+                self.first = differentiator.trace(pattern, autocast)
+            except (RuntimeError, WeftError) as error:
+                # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
+                self.failure = self.failure or error
+            else:
+                self._backwards[pattern, autocast] = deque([self.first], MOST_VERSIONS)
+                self.failure = None
+                break
+        if self.first is None:
             return
         self.saved = self.first.saved
         if saved is not None:
@@ -249,28 +275,36 @@ class Derivatives:
         """Every result gets a gradient of its own layout."""
         return self._differentiator.full_pattern()
 
-    def backward(self, tangents: Tangents) -> Backward:
-        """The backward for a pattern of tangents."""
+    @property
+    def runs_code(self) -> bool:
+        """Whether code of the user's may run in the backwards: hooks, and backwards of functions of theirs."""
+        return self._differentiator.runs_code
+
+    def backward(self, tangents: Tangents, autocast: Autocast = None) -> Backward:
+        """The backward for a pattern of tangents, and for what autocast it runs under."""
         if self.failure is not None:
             raise self.failure
-        found = self._backwards.get(tangents)
+        known = self._backwards.setdefault((tangents, autocast), deque(maxlen=MOST_VERSIONS))
+        found = next((backward for backward in known if backward.holds()), None)
         if found is None:
-            found = self._differentiator.trace(tangents)
+            found = self._differentiator.trace(tangents, autocast)
             check_saved(found, self.saved)
-            self._backwards[tangents] = found
+            known.append(found)
         return found
 
     def again(self, tangents: Tangents, asking: frozenset[int]) -> Again:
         """The same as one that is differentiated again; `asking` are those of the tangents that want a gradient."""
         if self.failure is not None:
             raise self.failure
-        found = self._again.get((tangents, asking))
+        known = self._again.setdefault((tangents, asking), deque(maxlen=MOST_VERSIONS))
+        found = next((again for again in known if again.backward.holds()), None)
         if found is None:
             recorded, derivatives = self._differentiator.trace_again(tangents, asking)
             backward = recorded.backward(derivatives.saved)
             check_saved(backward, self.saved)
             carries = tuple(gradient is not None for gradient in recorded.carrying())
-            found = self._again[tangents, asking] = Again(backward, carries, derivatives)
+            found = Again(backward, carries, derivatives)
+            known.append(found)
         return found
 
     def positions(self, backward: Backward) -> tuple[int, ...]:

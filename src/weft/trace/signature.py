@@ -11,7 +11,7 @@ import torch
 
 from weft.errors import counted
 from weft.trace.interception.capture import PLAIN_TYPES, TreeSpec
-from weft.trace.interception.modes import has_function_modes
+from weft.trace.interception.modes import autocast_now, has_function_modes
 from weft.trace.interception.refusals import refuse
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -98,7 +98,7 @@ def modes_key() -> Key:
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        autocast_key(),
+        autocast_now(),
         torch.get_default_dtype(),
         default_device,
     )
@@ -110,13 +110,6 @@ TENSOR_FACTS = (
     "inference",
 )  # fmt: skip
 MODE_FACTS = ("grad mode", "inference mode", "autocast", "default dtype", "default device")
-
-
-def autocast_key() -> Key | None:
-    """Which devices cast automatically, and to what."""
-    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
-        return None
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
 def memory_key(tensors: list[torch.Tensor], written: Collection[int] | None = None) -> Key:

@@ -22,10 +22,12 @@ from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
+from weft.trace.interception.modes import Autocast
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
 from weft.trace.linked_results import Carrying, Link, find_links, find_views
 from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.python_state.backward_code import OfCalls
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
 from weft.trace.python_state.draws import Draw
@@ -157,12 +159,12 @@ class Gradient:
         """What the backward of all results leaves in Python."""
         return () if self.derivatives.first is None else self.derivatives.first.kept
 
-    def backward(self, tangents: Tangents, link: int | None = None) -> Backward:
+    def backward(self, tangents: Tangents, link: int | None = None, autocast: Autocast = None) -> Backward:
         """The backward for a pattern of tangents, or that of a link; traced when it is seen first.
 
         Callers hold the program's lock.
         """
-        return self.derivatives_of(link).backward(tangents)
+        return self.derivatives_of(link).backward(tangents, autocast)
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -401,6 +403,9 @@ def traced_once(request: Request) -> Traced:
     flags = _flags(tracer, made, list(roots.values()), leaves)
     gradient = None
     if roots:
+        of_forward = Touched()
+        of_forward.merge(touched)
+        tracer.of_calls = OfCalls(of_forward, (*apart.parts, *tracer.copies.copies))
         found = _carrying(leaves, described, everything)
         gradient, touched_later = _gradient(tracer, graph, roots, found)
         touched.merge(touched_later)

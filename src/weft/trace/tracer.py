@@ -57,6 +57,7 @@ from weft.trace.interception.user_lines import user_place
 from weft.trace.mask_index import with_places
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
+from weft.trace.python_state.backward_code import OfCalls
 from weft.trace.python_state.counters import Condition, NumberLeaf, composed, leaf_of_text, place_stand_in
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
@@ -147,6 +148,7 @@ class Tracer:
         self.trace = Trace()
         self.copies = ArgumentCopies((), {}, ((), ()), {})
         self.result: Any = None
+        self.of_calls = OfCalls()
         self._captured: dict[int, TensorState] = {}
         self._places: dict[int, Place] = {}
         self._random: RandomLedger | None = None
@@ -172,8 +174,6 @@ class Tracer:
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
         self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
         self.expected = ExpectedAnswers(self.recorder, request.expected, self.place) if request.expected else None
-
-    # -- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""

@@ -14,6 +14,7 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.library import flat_results
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
+from weft.trace.interception.modes import Autocast
 from weft.trace.interception.refusals import is_refusal
 from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
@@ -184,14 +185,15 @@ class VaryingGradient(Gradient):
         """A value that was traced, as it is in the graph."""
         return self._layout(value)
 
-    def backward(self, tangents: Tangents, link: int | None = None) -> Backward:
+    def backward(self, tangents: Tangents, link: int | None = None, autocast: Autocast = None) -> Backward:
         """The backward where some results get a gradient, however it lies in memory."""
         one, other = (
             derivatives.backward(
                 tuple(
                     None if tangent is None else kind
                     for kind, tangent in zip(derivatives.full_pattern(), tangents, strict=True)
-                )
+                ),
+                autocast,
             )
             for derivatives in (self._varying.derivatives_of(link), self._plain.derivatives_of(link))
         )

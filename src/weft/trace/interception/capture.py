@@ -45,6 +45,7 @@ from weft.trace.interception.modes import (
     has_function_modes,
     import_no_dynamo,
     is_dynamo_loaded,
+    saves_by_hooks,
     table_of_symbols,
     without_anomaly_search,
     without_autocast_cache,
@@ -99,6 +100,7 @@ class _OperatorMode(OpenMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.listener = listener
         self.quiet = False
+        self.packs = False  # what autograd saves goes through hooks
 
     def __torch_dispatch__(
         self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -116,6 +118,7 @@ class _OperatorMode(OpenMode):
             if result is not NotImplemented:
                 return result
         # What C++ calls by itself (`Function.apply` of what it gives back) comes here with the other mode still on.
+        self.packs = self.packs or saves_by_hooks()
         with torch._C.DisableTorchFunction():
             return self.listener.on_operator(func, args, keywords)
 
@@ -259,6 +262,11 @@ class Interception:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stacks.pop().__exit__(kind, error, trace)
+
+    @property
+    def packs(self) -> bool:
+        """Whether the code has let hooks pack what autograd saves."""
+        return self._operators.packs
 
     @cached_property
     def _shapes(self) -> UnplacedShapes:

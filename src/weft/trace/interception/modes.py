@@ -71,6 +71,11 @@ def functions_are_intercepted() -> bool:
 function_mode: Callable[[int], Any] = torch._C._get_function_stack_at
 
 
+def saves_by_hooks() -> bool:
+    """Whether hooks pack what autograd saves now."""
+    return _top_hooks(True) is not None
+
+
 @contextmanager
 def without_saved_tensors_hooks() -> Iterator[None]:
     """Hooks around a call of a program get what the program saves, and not the stand-ins of its trace."""
@@ -213,6 +218,37 @@ def others_intercept() -> bool:
 
 
 # A trace leaves nothing in what the rest of the process keeps: the cache of casts, the log, the search for anomalies.
+
+
+Autocast = tuple[tuple[str, torch.dtype], ...] | None  # the kinds of devices that it is for; None where it is off
+
+
+def autocast_now() -> Autocast:
+    """Which kinds of devices cast automatically, and to what."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+        return None
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+@contextmanager
+def under_autocast(kinds: Autocast) -> Iterator[None]:
+    """In this block operators cast for these kinds of devices, and for no others."""
+    wanted = dict(kinds or ())
+    before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    now = [(kind, kind in wanted, wanted.get(kind, dtype)) for kind, _, dtype in before]
+    try:
+        _set_autocast(now)
+        yield
+    finally:
+        _set_autocast(before)
+
+
+def _set_autocast(kinds: Iterable[tuple[str, bool, torch.dtype]]) -> None:
+    for kind, is_on, dtype in kinds:
+        if is_on != torch.is_autocast_enabled(kind):
+            torch.set_autocast_enabled(kind, is_on)
+        if dtype != torch.get_autocast_dtype(kind):
+            torch.set_autocast_dtype(kind, dtype)
 
 
 @contextmanager

@@ -166,6 +166,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "what a backward may read was fixed when the forward was traced",
             "use every result of the hybridized module in the loss, or " + KEEP_EAGER,
         ),
+        "read in backward": (
+            "the backward runs code that reads what each call has another of",
+            "a program's backward is traced once, and what its code reads in Python is compared in places that last",
+            "read it in the forward, and let the hook or the context keep what was read; or " + KEEP_EAGER,
+        ),
         "backward write": (
             "the backward writes into a tensor that the program was given or reaches",
             "a program's backward changes nothing; in a checkpoint, a batch norm counts each batch once more in it",

@@ -486,6 +486,11 @@ class ArgumentCopies:
             self._copies[id(thing)] = copied
         return copied
 
+    @property
+    def copies(self) -> list[Any]:
+        """The containers and objects that the code is given."""
+        return [copied for _, copied, _ in self._entries]
+
     def changes(self) -> Iterator[Change]:
         """What the code changed in the containers."""
         for place, copied, (items, own) in self._entries:

@@ -295,9 +295,11 @@ class TakenApart:
         self._references: dict[int, Any] = {}
         self._young: set[int] | None = None
         counts: Counter[int] = Counter()
+        self._parts: dict[int, Any] = {}
         for tree in self._trees:
             self._count(tree, counts)
         self._shared = {key for key, count in counts.items() if count > 1}
+        self.parts: tuple[Any, ...] = tuple(self._parts.values())  # what the code has made
 
     def flatten(self, tree: Any) -> tuple[list[Any], TreeSpec]:
         """The leaves of a tree, references among them, and how they nest."""
@@ -359,6 +361,7 @@ class TakenApart:
         for key in thing if isinstance(thing, dict) else ():
             refuse_text_of_stand_in(key)
         counts[id(thing)] += 1
+        self._parts[id(thing)] = thing
         if counts[id(thing)] == 1:
             for child in children:
                 self._count(child, counts)
