@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import weft
-from weft.trace.python_state.names import global_names, mentioned
+from weft.trace.python_state.names import asks_kinds, compares_identity, global_names, imported, mentioned
 
 
 @dataclass(slots=True)
@@ -275,3 +275,21 @@ def test_what_code_mentions_is_looked_for_once_and_code_that_changes_anew(monkey
     monkeypatch.setattr("weft.trace.python_state.names.MOST_CODE", 2)
     made = [eval(f"lambda: name_{number}").__code__ for number in range(9)]
     assert [global_names(code) for code in made * 2] == [(f"name_{number}",) for number in range(9)] * 2
+
+
+def test_code_without_such_instructions_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[Any]()
+    instructions = dis.get_instructions
+    monkeypatch.setattr(dis, "get_instructions", lambda code: taken.append(code) or instructions(code))
+    questions = (compares_identity, asks_kinds, imported)
+    plain = (lambda x: x.relu() + 1).__code__
+    assert [question(plain) for question in questions] == [False, False, frozenset()]
+    assert not taken
+
+    def code(x: Any, y: Any) -> Any:
+        import math
+
+        return math.pi if x is y or x is True else 0
+
+    assert [question(code.__code__) for question in questions] == [True, True, frozenset({"math"})]
+    assert taken == [code.__code__] * 3

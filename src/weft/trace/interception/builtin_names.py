@@ -212,7 +212,7 @@ def named_classes(code: CodeType) -> frozenset[str]:
     inner = [named_classes(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     own = {
         step.argval
-        for step in dis.get_instructions(code)
+        for step in (dis.get_instructions(code) if not CALLED.keys().isdisjoint(code.co_names) else ())
         if step.argval in CALLED
         and step.opname in _OF_NAMES  # methods of tensors have these names, too
         and not (step.opname == "LOAD_GLOBAL" and step.arg is not None and step.arg & _WITH_NULL)
