@@ -140,3 +140,25 @@ def test_a_program_says_what_to_copy_instead(copied: Callable[[Any], Any]) -> No
     program = weft.program(net(), torch.ones(5, 3))
     with pytest.raises(weft.UsageError, match=r"cannot be copied(.|\n)*machine code(.|\n)*program\.save"):
         copied(program)
+
+
+def test_a_shallow_copy_runs_with_what_it_has_itself() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.scale = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.scale
+
+    x, original = torch.ones(2, 3), weft.hybridize(Scaled())
+    before = original(x)
+    other = copy.copy(original)
+    other.scale = 5.0
+    torch.testing.assert_close(other(x), before * 5)
+    other._modules = {"layer": nn.Linear(3, 3)}
+    torch.testing.assert_close(other(x), other.layer(x) * 5)
+    torch.testing.assert_close(original(x), before)
+    torch.testing.assert_close(copy.copy(other)(x), other(x))
+    assert "forward" not in vars(copy.copy(weft.hybridize(original, False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -393,3 +394,59 @@ def test_a_program_for_many_sizes_never_differentiates_around_the_backward_of_a_
         except UnsupportedError:
             continue
         assert found.tolist() == [1.0] * size  # and not 2, which is the derivative of x * x
+
+
+def test_a_hook_in_a_checkpoint_runs_in_gradients_of_gradients() -> None:
+    layer, seen = nn.Linear(3, 3), []
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        hidden = layer(x).tanh()
+        hidden.register_hook(lambda gradient: seen.append(gradient.detach().sum()))
+        return hidden * hidden
+
+    def run(function: Any) -> list[torch.Tensor]:
+        seen.clear()
+        x = torch.full((2, 3), 0.1, requires_grad=True)
+        (first,) = torch.autograd.grad(function(x), x, create_graph=True)
+        first.pow(2).sum().backward()
+        return [*seen, x.grad]  # type: ignore[list-item]
+
+    def function(x: torch.Tensor) -> Any:
+        return checkpoint(inner, x, use_reentrant=False).sum()  # type: ignore[union-attr]
+
+    torch.testing.assert_close(run(weft.hybridize(function)), run(function))
+
+
+def test_what_is_collected_meanwhile_is_not_what_a_backward_runs() -> None:
+    class Foreign:
+        """Has an answer for every name, as wrappers of libraries of C have."""
+
+        def __getattr__(self, name: str) -> Any:
+            return Foreign() if name == "__dict__" or not name.startswith("__") else self.__getattribute__(name)
+
+    class Ending:
+        def __init__(self) -> None:
+            self.foreign, self.itself = Foreign(), self
+
+        def __del__(self) -> None:
+            self.foreign = None  # type: ignore[assignment]
+
+    class Collecting(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            del context
+            return x * 2
+
+        @staticmethod
+        def backward(context: Any, *tangents: Any) -> Any:
+            del context
+            gc.collect()
+            return tangents[0] * 3
+
+    hybrid = weft.hybridize(lambda x: Collecting.apply(x).sum())
+    for _ in range(3):
+        Ending()
+        x = torch.ones(2, requires_grad=True)
+        hybrid(x).backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [3, 3]

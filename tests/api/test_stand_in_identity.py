@@ -236,3 +236,47 @@ def test_parameters_that_are_tied_or_parted_later_are_seen(kind: type[Pair], cha
         return Work(net, [((torch.ones(1, 2),), {})] * 4, before=before, backward=True)
 
     assert_every_way(make, "hybridize", "library", "lazy")
+
+
+def by_identity() -> tuple[Any, dict[int, float]]:
+    known: dict[int, float] = {}
+    return lambda x: x * known.get(id(x), 2.0), known
+
+
+def in_list_of_identities() -> tuple[Any, list[int]]:
+    known: list[int] = []
+    return lambda x: x * 3 if id(x) in known else x * 2, known
+
+
+def kept_identity() -> tuple[Any, dict[str, int]]:
+    known = {"last": 0}
+    return lambda x: x * 3 if id(x) == known["last"] else x * 2, known
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("case", [by_identity, in_list_of_identities, kept_identity])
+def test_an_argument_is_found_by_its_identity_in_every_call(case: Any, first: bool) -> None:
+    function, known = case()
+    hybrid, x = weft.hybridize(function, whole=False), torch.ones(2)
+
+    def know() -> None:
+        if isinstance(known, list):
+            known.append(id(x))
+        else:
+            known["last" if "last" in known else id(x)] = id(x) if "last" in known else 3.0
+
+    if not first:
+        assert hybrid(x).tolist() == [2, 2]
+    know()
+    assert hybrid(x).tolist() == [3, 3]
+    assert hybrid(torch.ones(2)).tolist() == [2, 2]
+    assert hybrid(x).tolist() == [3, 3]
+
+
+def test_identities_in_a_dictionary_of_the_code_itself_make_a_program() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        names = {id(x): 2, id(y): 3}
+        return x * names[id(x)] + y * names[id(y)]
+
+    hybrid = weft.hybridize(function, whole=True)
+    assert hybrid(torch.ones(2), torch.ones(2)).tolist() == [5, 5]

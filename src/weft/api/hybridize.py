@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -125,4 +126,23 @@ def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -
         del module.forward
     if active:
         module.forward = ModuleForward(module, options)
+        let_copies_have_their_own()
     return module
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Copy a module as `copy.copy` does: with its attributes, but with programs of its own."""
+    reduced = module.__reduce_ex__(4)
+    if isinstance(reduced, str):
+        return module
+    made: nn.Module = copy._reconstruct(module, None, *reduced)  # type: ignore[attr-defined]
+    forward = made.__dict__.get("forward")
+    if isinstance(forward, ModuleForward) and forward.root is not made:
+        made.forward = ModuleForward(made, forward.options)
+    return made
+
+
+def let_copies_have_their_own() -> None:
+    """Let `copy.copy` of a hybridized module run the copy: all attributes are the same, `forward` among them."""
+    if not hasattr(nn.Module, "__copy__"):
+        nn.Module.__copy__ = _copied  # type: ignore[attr-defined]

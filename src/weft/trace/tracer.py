@@ -19,7 +19,7 @@ from weft.trace.counted_index import CountedIndex, Spot
 from weft.trace.decisions import NumberRead
 from weft.trace.expected import ExpectedAnswers
 from weft.trace.gradient_sums import SUM, GradientSums
-from weft.trace.interception.builtin_names import builtin_names
+from weft.trace.interception.builtin_names import builtin_names, holds_identities
 from weft.trace.interception.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -189,7 +189,8 @@ class Tracer:
         self._generators = OwnGenerators((*self.request.state.generators, *drawn))
         settings = left_settings()
         try:
-            names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming)
+            known = partial(holds_identities, self.request.state.containers.values())
+            names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming, known)
             sources, checkpoints = self._drawn.standing_in(), checkpoints_as_autograd_sees()
             with uncaught(), sources, self.interception, printing(self.printed), names, checkpoints:
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)

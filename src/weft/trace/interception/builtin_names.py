@@ -13,18 +13,20 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from threading import Lock
+from threading import Lock, local
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 
-from weft.trace.interception.capture import is_stand_in, real_stand_in
+from weft.trace.interception.capture import ArgumentStandIn, is_stand_in, real_stand_in
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
+from weft.trace.interception.refusals import refuse
+from weft.trace.interception.user_lines import user_place
 
 
 class ClassOf:
@@ -84,10 +86,32 @@ class StandInIdentity(int):
     """The identity of a stand-in, which tells it from others while code is traced, and means nothing later."""
 
 
+class GivenIdentity(StandInIdentity):
+    """The identity of what stands for an argument: whether it is one of those that are known each call decides anew."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is int and other > SMALLEST_IDENTITY:
+            refuse("identity", user_place())
+        return int.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        if any(known() for known in getattr(_known, "identities", ())):
+            refuse("identity", user_place())
+        return int.__hash__(self)
+
+
 def identity_of(thing: Any) -> int:
     """The builtin `id`, which marks identities that must not be kept."""
     found = id(thing)
-    return StandInIdentity(found) if is_stand_in(thing) else found
+    if not is_stand_in(thing):
+        return found
+    return GivenIdentity(found) if type(thing) is ArgumentStandIn else StandInIdentity(found)
+
+
+def holds_identities(containers: Iterable[Any]) -> bool:
+    """Whether some containers have numbers as keys, or in sets, that may be identities."""
+    found = (one for one in containers if isinstance(one, (dict, set, frozenset)))
+    return any(type(key) is int and key > SMALLEST_IDENTITY for one in found for key in list(one))
 
 
 class BatchCount:
@@ -142,7 +166,9 @@ CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole
 STAND_INS = (*NAMES.values(), *CALLED.values(), *OF_BATCH_NORM.values())
 _OF_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
+SMALLEST_IDENTITY = 1 << 16  # no object lies below
 _lock = Lock()
+_known = local()  # `identities`: for each trace of this thread, what tells whether its code reaches some
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
 
 
@@ -153,11 +179,14 @@ def is_builtin_name(thing: Any) -> bool:
 
 @contextmanager
 def builtin_names(
-    namespaces: Iterable[dict[str, Any]], naming: Mapping[int, frozenset[str]] = MappingProxyType({})
+    namespaces: Iterable[dict[str, Any]],
+    naming: Mapping[int, frozenset[str]] = MappingProxyType({}),
+    identities: Callable[[], bool] = bool,
 ) -> Iterator[None]:
     """While entered, global names of these namespaces that would be builtins know of stand-ins.
 
-    `naming` says which of `CALLED` code of a namespace does something else with than to call them.
+    `naming` says which of `CALLED` code of a namespace does something else with than to call them; `identities` tells
+    whether code reaches identities of tensors.
     """
     batch_norm = vars(torch.nn.modules.batchnorm)
     spaces = [*(space for space in namespaces if space is not batch_norm), batch_norm]
@@ -169,9 +198,12 @@ def builtin_names(
             others = CALLED.keys() if space is not batch_norm else frozenset[str]()
             for name in others - _named(space) - naming.get(id(space), frozenset()) if others else ():
                 space.setdefault(name, CALLED[name])
+    outer = getattr(_known, "identities", ())
+    _known.identities = (*outer, identities)
     try:
         yield
     finally:
+        _known.identities = outer
         with _lock:
             for space in spaces:
                 _in_use[id(space)] -= 1

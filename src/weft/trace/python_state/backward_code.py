@@ -83,7 +83,7 @@ class BackwardCode:
         outer = sys.getprofile()
 
         def watch(frame: types.FrameType, event: Any, called: Any) -> None:
-            if event == "call" and _is_users(frame):
+            if event == "call" and _is_users(frame) and not _is_by_the_way(frame):
                 self._ran.setdefault(frame.f_code, []).append({**frame.f_locals})
             if outer is not None:
                 outer(frame, event, called)
@@ -154,7 +154,18 @@ def _is_users(frame: types.FrameType) -> bool:
     if owner_of(frame.f_code.co_filename) not in (Owner.USER, Owner.INSTALLED):
         return False
     package = str(frame.f_globals.get("__name__")).partition(".")[0]  # code that a dataclass writes has no file
-    return package not in LIBRARIES and package not in sys.stdlib_module_names
+    is_made = package.startswith("namedtuple_")
+    return not is_made and package not in LIBRARIES and package not in sys.stdlib_module_names
+
+
+def _is_by_the_way(frame: types.FrameType | None) -> bool:
+    """Whether code runs as something is collected, which may be anywhere: the end of an object, who hears of that."""
+    told = [getattr(one, "__code__", None) for one in gc.callbacks]
+    while frame is not None and _is_users(frame):
+        if frame.f_code.co_name == "__del__" or frame.f_code in told:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @kept

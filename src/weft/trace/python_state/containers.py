@@ -194,7 +194,8 @@ def attributes(thing: Any) -> MutableMapping[str, Any]:
     """The attributes of an object of a Python class."""
     if isinstance(thing, local):
         return OfThread(thing)
-    return vars(thing) if hasattr(thing, "__dict__") else Slotted(thing)
+    found = getattr(thing, "__dict__", None)
+    return found if isinstance(found, dict) else Slotted(thing)  # some objects give something for every name
 
 
 def has_attributes(thing: Any) -> bool:
