@@ -11,6 +11,7 @@ import torch
 from tests.ways import Work, assert_every_way
 from torch import Tensor, nn
 
+import weft
 from weft.config import overrides
 
 
@@ -149,3 +150,18 @@ def test_what_a_stand_in_cannot_become_is_no_exception_that_code_may_catch(name:
 
     with overrides(whole="off"):
         assert_every_way(make, way)
+
+
+KEPT: dict[str, Any] = {"largest": max, "length": len}
+
+
+def of_builtins(x: Tensor, n: Tensor) -> Tensor:
+    y = x * 2 if KEPT["largest"] is max else x
+    return y * max(int(n), 4) + (len(x) if KEPT["length"] == len else 0) + {max: 3}.get(KEPT["largest"], 5)
+
+
+def test_code_that_asks_which_builtins_it_has_gets_them() -> None:
+    ours = weft.hybridize(of_builtins, whole=False)
+    for size in (3, 5, 7, 2):
+        x = torch.ones(3)
+        torch.testing.assert_close(ours(x, torch.tensor(size)), of_builtins(x, torch.tensor(size)))

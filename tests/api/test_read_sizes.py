@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 import weft
 from weft.api.hybridize import hybrid_of
@@ -162,10 +162,53 @@ def counts_compared(x: Tensor, n: Tensor) -> Any:
     return x[: counts[0]].sum(0) if counts[1] < counts[0] < 99 else x.sum(0) * counts[2]
 
 
+def counted_rows(x: Tensor, n: Tensor) -> Any:
+    part = x[: int(n)]
+    return part.sum(0) / max(len(part), 1) + min(len(part), 9)
+
+
+def longest(x: Tensor, n: Tensor) -> Any:
+    size = max(half + 1 for half in [int(n), 5, int(n) // 2])
+    return (torch.arange(size)[:, None] < n) * x[:size]
+
+
+def made_of_numbers(x: Tensor, n: Tensor) -> Any:
+    first = x.detach()[0, 0].item()
+    return x[torch.tensor([[int(n)], [2]])] * torch.as_tensor([first, 1.0])[:, None, None]
+
+
+def numbered_places(x: Tensor, n: Tensor) -> Any:
+    row, column = divmod(int(n), 6)
+    z = x * 2
+    z[row, column] = 0
+    return z.sum(0) * x[column, row]
+
+
+def equal_distances(x: Tensor, n: Tensor) -> Any:
+    return torch.linspace(0, 2, int(n))[:, None] * x[: int(n)]
+
+
+def parts_of_a_part(x: Tensor, n: Tensor) -> Any:
+    return torch.stack([one.tanh().sum(0) for one in x[: int(n)].split([2, int(n) - 2])])
+
+
+def packed(x: Tensor, n: Tensor) -> Any:
+    lengths = torch.stack([n // 2, 7 + 0 * n])
+    rows = pack_padded_sequence(x[:24].view(2, 12, 6), lengths, batch_first=True, enforce_sorted=False)
+    found, lengths = pad_packed_sequence(rows._replace(data=torch.tanh(rows.data)), batch_first=True)
+    return found.cumsum(1) / lengths[:, None, None]
+
+
+def packed_together(x: Tensor, n: Tensor) -> Any:
+    rows = pack_sequence([x[: int(n)], x[: int(n) // 2]])
+    return pad_packed_sequence(rows)[0] + rows.data.mean() * rows.batch_sizes.max()
+
+
 ONE_PATH = [prefix, prefix_by_item, narrowed, narrowed_columns, longer, masked, divided, normalised]
 PARTS = [
     *(suffix, suffix_of_columns, middle, narrowed_behind, written_behind, moved_behind, split_in_two, changed_order),
-    *(picked, window, written_before, by_tensors, padded, padded_together, counts_compared),
+    *(picked, window, written_before, by_tensors, padded, padded_together, counts_compared, counted_rows, longest),
+    *(made_of_numbers, numbered_places, equal_distances, parts_of_a_part, packed, packed_together),
 ]
 PROGRAMS: list[Callable[..., Any]] = [*ONE_PATH, prefix_itself, counted, made, texts, written]
 
@@ -201,8 +244,7 @@ def test_one_program_is_for_all_sizes_that_are_read(function: Callable[..., Any]
     # Of rows of its own: where a slice was seen to be whole, as beyond the last row, sizes are learnt to stay numbers.
     for size in (6, *range(2 if function in ONE_PATH else 4, MOST - 1)):
         result(ours, size, grad=grad, rows=MOST + 2)
-    [paths] = hybrid_of(ours).programs.values()
-    assert len(paths) == 1
+    [[_]] = hybrid_of(ours).programs.values()  # `assert len(...)` would be code of this module that asks what `len` is
 
 
 def lengths_of(size: int) -> Tensor:
@@ -277,5 +319,4 @@ def test_float_is_followed_beside_methods_of_its_name() -> None:
     for size in range(2, 9):
         mine, theirs = result(ours, size, grad=True), result(scaled, size, grad=True)
         torch.testing.assert_close(mine, theirs)
-    [paths] = hybrid_of(ours).programs.values()
-    assert len(paths) == 1
+    [[_]] = hybrid_of(ours).programs.values()  # `assert len(...)` would be code of this module that asks what `len` is

@@ -194,6 +194,28 @@ def test_rows_of_a_packed_batch_are_refused() -> None:
     assert "test_packed.py" in refused(handed_out, x, lengths)
 
 
+def test_how_long_the_longest_sequence_is_goes_by_its_lengths() -> None:
+    def steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x.sum() * rnn.pack_padded_sequence(x, lengths).batch_sizes.size(0)
+
+    x, hybrid = torch.randn(STEPS, BATCH, FEATURES), weft.hybridize(steps, whole=False)
+    for lengths in (torch.tensor([longest, 2, 2, 1]) for longest in (5, 3, 4)):
+        torch.testing.assert_close(hybrid(x, lengths), steps(x, lengths))
+
+
+def test_packed_batches_are_handed_out_where_values_may_decide() -> None:
+    def packed(x: torch.Tensor, lengths: torch.Tensor) -> rnn.PackedSequence:
+        rows = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        rows.data.mul_(2)
+        return rows._replace(data=rows.data + 1)
+
+    hybrid = weft.hybridize(packed, whole=False)
+    for longest in (5, 3, 4):
+        x, lengths = torch.randn(STEPS, BATCH, FEATURES), torch.tensor([2, 1, longest, 2])
+        for mine, theirs in zip(hybrid(x, lengths), packed(x, lengths), strict=True):
+            torch.testing.assert_close(mine, theirs, check_stride=True)
+
+
 def test_dropout_between_layers_is_refused_while_training() -> None:
     net = Net("lstm", num_layers=2, dropout=0.5)
     x, lengths = batch(net), torch.tensor([5, 4, 2, 1])

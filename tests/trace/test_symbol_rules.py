@@ -66,6 +66,8 @@ CASES: dict[str, Make] = {
     "bitwise_not.default": lambda a, b: given(truth(a, b)),
     "logical_not.default": lambda a, b: given(truth(a, b)),
     "where.self": lambda a, b: given(truth(a, b), real(b), real(a, 1)),
+    "index.Tensor": lambda a, b: given(real(a, 8), [None, places(b)]),
+    "index_add.default": lambda a, b: given(real(a, b), 0, places(3), real(3, b)),
     "masked_fill.Scalar": lambda a, b: given(real(a, b), truth(a, 1), 0),
     "clone.default": lambda a, b: given(real(a, b).t(), memory_format=torch.contiguous_format),
     "_to_copy.default": lambda a, b: given(real(a, b), dtype=torch.float64),

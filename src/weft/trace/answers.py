@@ -42,6 +42,10 @@ class TraceConstants:
         found = self._compute(value)
         return deepcopy(found) if isinstance(found, torch.Tensor) else None
 
+    def hide(self, value: Value) -> None:
+        """Know nothing of a value from now on: it is another one at other runs."""
+        self._unknown.add(value)
+
     def _compute(self, value: Value) -> Any:
         if value in self._found:
             return self._found[value]

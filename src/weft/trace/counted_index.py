@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -20,9 +20,12 @@ import torch
 
 from weft.ir.types import row_major
 from weft.trace.copied_places import Copied, copied_of
+from weft.trace.counted_data import MAKERS, made_of_numbers
 from weft.trace.interception.capture import has_symbols, hint_of, pad_sequence, storage_key
 from weft.trace.interception.refusals import refuse
 from weft.trace.recorder import Recorder
+from weft.trace.results.symbol_rules import in_rows
+from weft.trace.tensor_index import TensorIndex
 
 READ = torch.Tensor.__getitem__
 WRITE = torch.Tensor.__setitem__
@@ -33,7 +36,7 @@ SPLIT: tuple[Callable[..., Any], ...] = (
     torch.Tensor.split_with_sizes,
     torch.split_with_sizes,
 )
-FUNCTIONS = (READ, WRITE, *NARROW, *SPLIT, pad_sequence)
+FUNCTIONS = (READ, WRITE, *NARROW, *SPLIT, pad_sequence, *MAKERS)
 Spot = tuple[int, int, bool]  # which call, which item of its index, and whether the length varies
 WHOLE_CALL = -1
 
@@ -46,6 +49,9 @@ class KnowsNumbers(Protocol):
 
     def part(self, size: Any, whole: Any) -> Any:
         """The length of a part of a dimension, as a size that may vary; None where it may not."""
+
+    def hide(self, tensor: torch.Tensor) -> None:
+        """Know nothing of the elements of a tensor."""
 
     def lies(self, condition: Any) -> bool:
         """Whether a part lies within what it is a part of; the answer holds for the program."""
@@ -68,7 +74,7 @@ class Stretch:
         A copy in this order leads to results of the same strides as what is there itself.
         """
         if has_symbols(self.base):
-            return None
+            return [*range(self.base.dim())] if in_rows(self.base) else None
         strides = self.base.stride()
         order = sorted(range(self.base.dim()), key=lambda place: -strides[place])
         orders = ([*range(self.base.dim())], order)
@@ -147,13 +153,17 @@ class CountedIndex:
     both traces can be compared.
     """
 
-    def __init__(self, recorder: Recorder, numbers: KnowsNumbers, known: frozenset[Spot]) -> None:
+    def __init__(
+        self, recorder: Recorder, numbers: KnowsNumbers, by_tensors: TensorIndex, known: frozenset[Spot]
+    ) -> None:
         self._recorder = recorder
+        self._by_tensors = by_tensors
         self._numbers = numbers
         self._known = known
         self._calls = 0
         self.found: set[Spot] = set()
         self._copies: list[Copied] = []
+        self._ways = ((SPLIT, self._split), (NARROW, self._narrowed), ((pad_sequence,), self._padded))
 
     def replaced(
         self, function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -162,14 +172,15 @@ class CountedIndex:
         if function not in FUNCTIONS:
             return None
         self._calls += 1
-        if function in SPLIT:
-            return self._split(*arguments, **keywords)
-        if function in NARROW:
-            return self._narrowed(*arguments, **keywords)
-        if function is pad_sequence:
-            return self._padded(*arguments, **keywords)
+        whole = next((way for functions, way in self._ways if function in functions), None)
+        if whole is not None:
+            return whole(*arguments, **keywords)
+        if function in MAKERS:
+            return self._made(function, arguments, keywords)
         items = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
         counted = [number for number, item in enumerate(items) if self._is_at(number, item, ends=function == WRITE)]
+        if len(counted) > 1:
+            return self._several(function, items, counted)
         if len(counted) != 1 or not all(map(_is_plain, (*items[: counted[0]], *items[counted[0] + 1 :]))):
             return None
         is_choice = function == WRITE and not has_symbols(arguments[2])
@@ -195,6 +206,35 @@ class CountedIndex:
             return False
         self.found.add((self._calls, item, stretch.varies))
         return True
+
+    def _made(
+        self, function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Callable[..., Any] | None:
+        """What to call where a tensor is made of numbers."""
+        made = made_of_numbers(function, arguments, keywords, partial(self._is_varying, WHOLE_CALL), self._held)
+        if made is not None:
+            self.found.add((self._calls, WHOLE_CALL, False))
+        return made
+
+    def _several(
+        self, function: Callable[..., Any], items: Sequence[Any], counted: Sequence[int]
+    ) -> Callable[..., Any] | None:
+        """What to call where several items are numbers: the index that these are as tensors."""
+        others = (item for place, item in enumerate(items) if place not in counted)
+        if not all(type(items[place]) in (int, torch.SymInt) for place in counted) or not all(map(_is_plain, others)):
+            return None
+        self.found |= {(self._calls, place, False) for place in counted}
+        found = [*items]
+        for place in counted:
+            found[place] = self._held(items[place], torch.int64)
+        call = self._by_tensors.replaced(function, (None, tuple(found)))
+        return None if call is None else lambda tensor, _, *value: call(tensor, tuple(found), *value)
+
+    def _held(self, number: Any, dtype: torch.dtype) -> torch.Tensor:
+        """A number in a tensor of which nothing is known: it is another one at other runs."""
+        found = torch.full((), number, dtype=dtype)
+        self._numbers.hide(found)
+        return found
 
     def _read(self, stretch: Stretch) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *given: Any, **_: Any) -> torch.Tensor:

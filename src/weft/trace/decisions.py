@@ -195,20 +195,18 @@ class Decisions:
         name: str,
         before: Sequence[Decision] | None = None,
     ) -> None:
-        """With `before`, these decisions of another trace of the same call are made again."""
+        """With `before`, what these decisions of another trace of the same call were told is known."""
         self.made: list[Decision] = []
         self._values = values
         self._real = RealValues(values, inputs)
         self._name = name
-        self._before = before
+        self._before = list(before or ())
 
     def _known(self, place: Any) -> tuple[Any, ...] | None:
-        """What another trace was told here."""
-        if self._before is None:
+        """What another trace was told here; nothing where it knew by itself, as numbers did not flow on."""
+        if not self._before or self._before[0].place != place:
             return None
-        if len(self.made) >= len(self._before) or self._before[len(self.made)].place != place:
-            raise UnsupportedError(f"{self._name} decides in another way where numbers flow on")
-        return self._before[len(self.made)].real
+        return self._before.pop(0).real
 
     def _asked(self, values: Sequence[Value], place: Any) -> tuple[Any, ...]:
         """The real tensors of values."""

@@ -3,7 +3,10 @@
 A packed batch has as many rows as its sequences have steps together, which only a run knows. Recurrent layers compute
 the same of the padded one: nothing behind the end of a sequence reaches what is before it, and a direction that begins
 at the end is computed on sequences that are turned round, each by itself. So what stands for a packed batch has no
-elements; layers take and give it, and it can be padded again. Whatever else touches it is refused.
+elements; layers take and give it, and it can be padded again.
+
+Where values may decide, whatever else touches it is given the rows themselves: those before the ends, whose places an
+operator finds. What is computed of them is put back to these places. Else it is refused.
 """
 
 from __future__ import annotations
@@ -18,22 +21,24 @@ from torch import Tensor
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
 from weft.ir.types import TensorType, contiguous
-from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
+from weft.trace.interception.capture import hint_of, outside_tracing, pack_padded, pad_packed, tree_map_only
 from weft.trace.interception.modes import open_blocks
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.tensor_facts import asked_by_user
+from weft.trace.read_values import ReadValues
 from weft.trace.replacements import taken_whole
 
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
-LIBRARY.define("packed_lengths(Tensor lengths, int steps, int batch) -> Tensor")
-LIBRARY.define("check_longest(Tensor lengths, int steps) -> ()")
+LIBRARY.define("packed_lengths(Tensor lengths, SymInt steps, SymInt batch) -> Tensor")
+LIBRARY.define("check_longest(Tensor lengths, SymInt steps) -> ()")
 CELLS = {torch.lstm: "lstm", torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"}
 # What may be asked of what stands for a packed batch: it answers as a packed batch would.
 ASKED = (Tensor.dim, Tensor.dtype.__get__, Tensor.device.__get__)  # type: ignore[attr-defined]
 
 
 class Longest(int):
-    """How many steps the longest sequence has, as PyTorch asks for it."""
+    """How many steps there may be at most, where PyTorch asks for those of the longest sequence."""
 
 
 class Packed(NamedTuple):
@@ -76,21 +81,21 @@ class PackedSequences:
         self,
         empty: Callable[[TensorType], Tensor],
         elements: Callable[[Tensor], Tensor | None],
+        reads: ReadValues | None,
         *,
         alone: bool,
-        decides: bool,
     ) -> None:
         self._empty = empty
         self._alone = alone  # each run fails that the program is not for; else something else runs it
-        self._decides = decides  # by the lengths of this call
+        self._reads = reads  # values of this call
         self._elements = elements  # of a tensor, where they are the same at every run
         self._of: dict[int, Packed] = {}
         self._sizes: dict[int, Packed] = {}  # by what stands for the numbers of sequences that are not at their end
         self._held: list[Tensor] = []
+        self._places: dict[int, Tensor] = {}  # by lengths: of rows before the ends, among all
+        self._longest: dict[int, Any] = {}  # by lengths
+        self._themselves: dict[int, Tensor] = {}  # by what stands for them: tensors that code was given
         self.place: Place | None = None  # where a batch was packed last
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def __contains__(self, thing: Any) -> bool:
         """Whether something stands for a packed batch, or for its sizes."""
@@ -105,21 +110,67 @@ class PackedSequences:
         first = arguments[0]
         if id(first) in self._sizes:
             return self._asked_of_sizes(function, arguments)
-        if id(first) not in self._of:
-            return None
-        if function in ASKED or (function is Tensor.size and arguments[1:] == (-1,)):
+        if id(first) in self._of and (function in ASKED or (function is Tensor.size and arguments[1:] == (-1,))):
             return function
+        if len(arguments) == 1 or id(arguments[1]) not in self._sizes:
+            return None
         if function == pad_packed:
             return self._pad
         cell = CELLS.get(function)
         return partial(self._layers, function) if cell and _is_covered(cell, arguments) else None
 
+    def themselves(self, function: Callable[..., Any] | None, given: Any) -> Any:
+        """What a function is given, or what is left, with the tensors that packed batches are."""
+        return tree_map_only(torch.Tensor, partial(self._itself, function), given) if self._held else given
+
+    def _itself(self, function: Callable[..., Any] | None, thing: Tensor) -> Tensor:
+        """In the place of what stands for a packed batch, or its sizes, the tensor that this is."""
+        if thing not in self:
+            return thing
+        if self._reads is None or function in CELLS:
+            refuse("packed sequence", user_place() or self.place)
+        if id(thing) not in self._themselves:
+            packed = self._of.get(id(thing))
+            if packed is None:
+                packed = self._sizes[id(thing)]
+                found = packed.before_end().sum(1)[: self._steps(packed)]
+            else:
+                found = packed.rows.flatten(0, 1).index_select(0, self._places_of(packed))
+            self._themselves[id(thing)] = found
+        return self._themselves[id(thing)]
+
+    def _places_of(self, packed: Packed) -> Tensor:
+        """Where the rows before the ends are, in the order in which they are packed."""
+        if id(packed.lengths) not in self._places:
+            self._places[id(packed.lengths)] = packed.before_end().reshape(-1).nonzero().squeeze(1)
+        return self._places[id(packed.lengths)]
+
+    def _steps(self, packed: Packed) -> Any:
+        """How many steps the longest sequence has."""
+        if packed.exact:
+            return packed.rows.shape[0]
+        if id(packed.lengths) not in self._longest:
+            assert self._reads is not None
+            self._longest[id(packed.lengths)] = self._reads.ask(Tensor.item, packed.lengths.max())
+        return self._longest[id(packed.lengths)]
+
+    def _packed(self, data: Tensor, sizes: Tensor) -> Packed:
+        """The batch that is packed in rows, which stand for themselves, or are stood for."""
+        data = self._themselves.get(id(data), data)
+        if id(data) in self._of:
+            return self._of[id(data)]
+        packed = self._sizes[id(sizes)]
+        steps, batch = packed.rows.shape[:2]
+        rows = data.new_zeros((steps * batch, *data.shape[1:]))
+        rows = rows.index_copy(0, self._places_of(packed), data)
+        return packed._replace(rows=rows.reshape(steps, batch, *data.shape[1:]))
+
     def _asked_of_sizes(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any] | None:
         packed = self._sizes[id(arguments[0])]
         if function in ASKED:
             return function
-        if function is Tensor.size and arguments[1:] == (0,):
-            return lambda *_: Longest(packed.rows.shape[0])
+        if function is Tensor.size and arguments[1:] == (0,) and not asked_by_user():
+            return lambda *_: Longest(hint_of(packed.rows.shape[0]))
         if function is Tensor.__getitem__ and arguments[1:] == (0,):
             return lambda *_: torch.tensor(packed.rows.shape[1])  # no sequence is empty
         return None
@@ -148,25 +199,23 @@ class PackedSequences:
         self._held.append(found)
         return found
 
-    def _pad(self, data: Tensor, _sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
-        packed = self._of[id(data)]
+    def _pad(self, data: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
+        packed = self._packed(data, sizes)
         steps = packed.rows.shape[0]
         rows = packed.filled(packed.rows, value).contiguous()
-        if type(total) is Longest and not packed.exact:
-            self._require_longest(packed.lengths, steps)
-        if total > steps:
-            rows = torch.cat((rows, rows.new_full((total - steps, *rows.shape[1:]), value)))
+        if type(total) is not Longest:
+            if total > steps:
+                rows = torch.cat((rows, rows.new_full((total - steps, *rows.shape[1:]), value)))
+        elif self._reads is not None:
+            rows = rows[: self._steps(packed)]
+        elif not packed.exact:
+            if not self._alone:
+                refuse("packed sequence", user_place())
+            torch.ops.weft.check_longest(packed.lengths, steps)
         return rows.transpose(0, 1) if batch_first else rows, packed.lengths.clone()
 
-    def _require_longest(self, lengths: Tensor, steps: int) -> None:
-        """Go on only where the longest sequence has as many steps as are known."""
-        if self._alone:
-            torch.ops.weft.check_longest(lengths, steps)
-        elif not self._decides or not bool(lengths.max() == steps):
-            refuse("packed sequence", user_place())
-
-    def _layers(self, function: Callable[..., Any], data: Tensor, _sizes: Tensor, first: Any, *options: Any) -> Any:
-        packed = self._of[id(data)]
+    def _layers(self, function: Callable[..., Any], data: Tensor, sizes: Tensor, first: Any, *options: Any) -> Any:
+        packed = self._packed(data, sizes)
         parameters, has_biases, layers, _dropout, _train, both = options
         is_lstm = function is torch.lstm
         states = [state.unbind(0) for state in (first if is_lstm else (first,))]

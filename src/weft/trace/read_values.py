@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from operator import ge, le
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -41,10 +42,12 @@ from weft.trace.interception.capture import (
 )
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
+from weft.trace.mask_index import with_places
 from weft.trace.python_state.counters import Condition, NumberLeaf
 from weft.trace.recorder import Recorder
 
 INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+EXTREMES: Mapping[Any, Callable[..., Any]] = MappingProxyType({max: torch.sym_max, min: torch.sym_min})
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
@@ -191,6 +194,25 @@ class ReadValues:
 
         tensor, items, *value = arguments
         return (tensor, tuple(map(plain, items)) if isinstance(items, tuple) else plain(items), *value)
+
+    def replaced(
+        self, function: Callable[..., Any], arguments: Any, elements: Callable[[torch.Tensor], Any]
+    ) -> Callable[..., Any] | None:
+        """What to call in the place of a function of numbers, or of what indexes by masks."""
+        if function in EXTREMES:
+            return partial(self._extreme, function)
+        return with_places(function, arguments, lambda mask: elements(mask) is not None)
+
+    def _extreme(self, builtin: Callable[..., Any], numbers: Sequence[Any]) -> Any:
+        """The largest or smallest of numbers, one of which was read: a number that decides nothing by which it is."""
+        with outside_tracing():
+            found = reduce(EXTREMES[builtin], numbers)
+            is_read = isinstance(found, torch.SymInt) and self._of(found.node.expr) is not None
+            if not is_read or hint_of(found) < TRACED_FROM:
+                return builtin(numbers)
+            same = [one for one in numbers if isinstance(one, torch.SymInt) and one.node.expr == found.node.expr]
+            size = same[0] if same else self.part(found, None)
+            return found if size is None else size
 
     def part(self, size: Any, whole: Any) -> Any:
         """The size of a part of a dimension as one that grows with each size that it is made of; None where it cannot.

@@ -54,7 +54,6 @@ from weft.trace.interception.modes import next_autograd_number, running_autograd
 from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, uncaught, unmaterialised
 from weft.trace.interception.user_lines import user_place
-from weft.trace.mask_index import with_places
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
 from weft.trace.python_state.backward_code import OfCalls
@@ -161,18 +160,16 @@ class Tracer:
         self._unsized: set[int] = set()
         self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
         self.trace.sizes = self.sizes.found
-        self._packed = PackedSequences(
-            self.interception.empty, self._elements, alone=request.alone, decides=request.decides
-        )
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
-        self._counted = CountedIndex(self.recorder, self, request.counted_index)
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
+        self._counted = CountedIndex(self.recorder, self, self._tensor_index, request.counted_index)
         self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
         self.handles = False  # an operator that may raise is called where the code would raise something else
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
         self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
+        self._packed = PackedSequences(self.interception.empty, self._elements, self.reads, alone=request.alone)
         self.expected = ExpectedAnswers(self.recorder, request.expected, self.place) if request.expected else None
 
     def run(self) -> Trace:
@@ -236,8 +233,9 @@ class Tracer:
         """Take the result apart."""
         with self.interception:
             leaves, self.trace.structure = apart.flatten(self.result)
+            self.trace.leaves = self._packed.themselves(None, leaves)
         self.result = None
-        self.trace.leaves = [self.number_leaf(leaf, of_arguments=False) for leaf in leaves]
+        self.trace.leaves = [self.number_leaf(leaf, of_arguments=False) for leaf in self.trace.leaves]
         self._check_nothing_was_lost()
 
     def let_go(self, *, entirely: bool) -> None:
@@ -357,11 +355,16 @@ class Tracer:
     def is_counted(self, thing: Any) -> bool:
         """Whether a thing is made of numbers that code counts, or reads."""
         read = self.reads.leaf if self.reads is not None else self.of_places
-        return isinstance(thing, torch.SymInt) and bool(self.of_places(thing.node.expr) or read(thing.node.expr))
+        is_symbol = isinstance(thing, (torch.SymInt, torch.SymFloat))
+        return is_symbol and bool(self.of_places(thing.node.expr) or read(thing.node.expr))
 
     def part(self, size: Any, whole: Any) -> Any:
         """The length of a part of a dimension, as a size that may vary; None where it may not."""
         return None if self.reads is None else self.reads.part(size, whole)
+
+    def hide(self, tensor: torch.Tensor) -> None:
+        """Know nothing of a tensor's elements, which are others at other runs."""
+        self._known.hide(self.recorder.value_of(tensor))
 
     def lies(self, condition: Any) -> bool:
         """Whether a part lies within what it is a part of; the answer holds for the program."""
@@ -454,8 +457,6 @@ class Tracer:
             if kind_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
-        if any(leaf in self._packed for leaf in self.trace.leaves):
-            refuse("packed sequence", self._packed.place)
         for memory in self.recorder.memories.values():
             for state in memory.inputs if memory.version else ():
                 real = self._real_of[id(state.tensor)]
@@ -502,9 +503,8 @@ class Tracer:
             arguments = self._stand_ins(arguments)
             return self.memory.replaced(arguments), arguments, keywords
         kind = kind_of_refusal(function, arguments)
-        if kind is not None and not (
-            kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
-        ):
+        is_known = kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
+        if kind is not None and not is_known:
             asked = self.reads or self.expected
             if self._in_backward or asked is None or not asked.may_ask(function, arguments):
                 refuse(kind, user_place())
@@ -515,15 +515,15 @@ class Tracer:
         of_packed = self._packed.taken(function, arguments, keywords)
         if of_packed is not None:
             return of_packed, arguments, keywords
-        for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
-            if leaf in self._packed or id(leaf) in self._unsized:
-                refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
+        arguments, keywords = self._packed.themselves(function, (arguments, keywords))
+        if self._unsized and not self._unsized.isdisjoint(map(id, tree_flatten((arguments, keywords))[0])):
+            refuse("data-dependent shape", user_place())
         if (reads := None if self._in_backward else self.reads) is not None:
             arguments = reads.in_slices(function, arguments, self._elements)
         counted = self._counted.replaced(function, arguments, keywords)
         counted = counted or self._tensor_index.replaced(function, arguments)
         if counted is None and reads is not None:
-            counted = with_places(function, arguments, lambda mask: self._elements(mask) is not None)
+            counted = reads.replaced(function, arguments, self._elements)
         if counted is not None:
             return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords

@@ -21,8 +21,10 @@ from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function
 
 from weft.trace.interception.capture import ArgumentStandIn, is_stand_in, real_stand_in
+from weft.trace.interception.modes import has_function_modes
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
 from weft.trace.interception.refusals import refuse
@@ -152,21 +154,60 @@ def fraction_of(*given: Any) -> Any:
     return float(*given)
 
 
+def length_of(*given: Any) -> Any:
+    """The builtin `len`, which gives the first size of a stand-in, whatever stands for that."""
+    if len(given) == 1 and is_stand_in(given[0]) and given[0].dim():
+        return given[0].shape[0]
+    return len(*given)
+
+
 def divided(one: Any, other: Any) -> Any:
     """The builtin `divmod`, also of what stands for numbers, which PyTorch's symbols leave out."""
     is_symbol = isinstance(one, torch.SymInt) or isinstance(other, torch.SymInt)
     return (one // other, one % other) if is_symbol else divmod(one, other)
 
 
+class Extreme:
+    """The builtin `max`, or `min`, of numbers of which some are stood for."""
+
+    def __init__(self, builtin: Any) -> None:
+        self._builtin = builtin
+
+    def __call__(self, *given: Any, **keywords: Any) -> Any:
+        """What decides nothing by its numbers, where that can be."""
+        if keywords or not given or isinstance(given[0], torch.Tensor):
+            return self._builtin(*given, **keywords)
+        numbers = list(given[0]) if len(given) == 1 else [*given]
+        kinds = {*map(type, numbers)}
+        if len(numbers) > 1 and torch.SymInt in kinds and kinds <= {int, torch.SymInt} and has_function_modes():
+            return handle_torch_function(self._builtin, (), numbers)  # for the trace that runs to say
+        return self._builtin(numbers)
+
+    def __repr__(self) -> str:
+        return repr(self._builtin)
+
+
 NAMES: Mapping[str, Any] = MappingProxyType(
-    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later, "divmod": divided}
+    {"type": ClassOf(), "id": identity_of, "isinstance": is_instance, "print": print_later}
 )
-# These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
-CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
+# What stands for these stands there only where all code of a module calls them: else it may ask which they are.
+CALLED: Mapping[str, Any] = MappingProxyType(
+    {
+        "float": fraction_of,
+        "int": whole_of,
+        "len": length_of,
+        "divmod": divided,
+        "max": Extreme(max),
+        "min": Extreme(min),
+    }
+)
+CALLERS = ("map", "filter", "reduce")  # which call what they are given first
 STAND_INS = (*NAMES.values(), *CALLED.values(), *OF_BATCH_NORM.values())
 _OF_NAMES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 _WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
 SMALLEST_IDENTITY = 1 << 16  # no object lies below
+_KINDS_OF_NAMES = frozenset(dis.opmap[name] for name in _OF_NAMES if name in dis.opmap)
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _lock = Lock()
 _known = local()  # `identities`: for each trace of this thread, what tells whether its code reaches some
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
@@ -223,7 +264,7 @@ def _take_away(space: dict[str, Any]) -> None:
 
 
 def _named(space: dict[str, Any]) -> frozenset[str]:
-    """Which of these classes code of a module does something else with than to call them."""
+    """Which of these builtins code of a module does something else with than to call them."""
     codes: list[CodeType] = []
     for thing in list(space.values()):
         members = list(vars(thing).values()) if isinstance(thing, type) else [thing]
@@ -233,20 +274,47 @@ def _named(space: dict[str, Any]) -> frozenset[str]:
             found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
             # What is imported has its names from where it was written.
             codes += [found.__code__] if isinstance(found, FunctionType) and found.__globals__ is space else []
-    return frozenset().union(*map(named_classes, codes))
+    return frozenset().union(*map(uncalled_names, codes))
 
 
 @cache
-def named_classes(code: CodeType) -> frozenset[str]:
-    """Which of these classes a piece of code names without a call; all of them where that cannot be told."""
+def uncalled_names(code: CodeType) -> frozenset[str]:
+    """Which of these builtins a piece of code names without a call; all of them where that cannot be told."""
     if sys.version_info < (3, 11):
         return frozenset(CALLED)
-    inner = [named_classes(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    inner = [uncalled_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    steps = [None, *dis.get_instructions(code), None] if _may_name(code) else []
     own = {
         step.argval
-        for step in (dis.get_instructions(code) if not CALLED.keys().isdisjoint(code.co_names) else ())
-        if step.argval in CALLED
+        for before, step, after in zip(steps, steps[1:], steps[2:], strict=False)
+        if step is not None
+        and step.argval in CALLED
         and step.opname in _OF_NAMES  # methods of tensors have these names, too
         and not (step.opname == "LOAD_GLOBAL" and step.arg is not None and step.arg & _WITH_NULL)
+        and not (before is not None and before.argval in CALLERS)
+        and not _is_key(code, after)
     }
     return frozenset(own).union(*inner)
+
+
+def _may_name(code: CodeType) -> bool:
+    """Whether a piece of code may name one of these builtins without a call: most calls them, which is soon seen."""
+    wanted = {place for place, name in enumerate(code.co_names) if name in CALLED}
+    high, raw = 0, code.co_code if wanted else b""
+    for kind, low in zip(raw[::2], raw[1::2], strict=True):
+        argument = low | high
+        high = argument << 8 if kind == dis.EXTENDED_ARG else 0
+        if kind == _LOAD_GLOBAL:
+            if argument >> 1 in wanted and not argument & _WITH_NULL:
+                return True
+        elif kind in _KINDS_OF_NAMES and argument in wanted:
+            return True
+    return False
+
+
+def _is_key(code: CodeType, after: dis.Instruction | None) -> bool:
+    """Whether what is loaded before a step is given to a call as its `key`: the step loads the names of keywords."""
+    if after is None or after.opname not in ("KW_NAMES", "LOAD_CONST") or after.arg is None:
+        return False
+    names = code.co_consts[after.arg]
+    return isinstance(names, tuple) and names[-1:] == ("key",)

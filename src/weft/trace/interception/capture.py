@@ -490,7 +490,8 @@ def extent_of(size: Any) -> int:
         return int(size)
     shapes = size.node.shape_env
     expression, sizes = size.node.expr, shapes.sizes
-    if not sizes:
+    # None and one of a number that is no size: symbols of sizes begin at two.
+    if not sizes or (sizes.keys().isdisjoint(expression.free_symbols) and size.node.hint <= 1):
         return int(size)
     if expression.has(Min, Max):
         expression = _decided(expression, shapes)

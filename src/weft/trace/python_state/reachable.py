@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from typing_extensions import get_protocol_members, is_protocol
 
-from weft.trace.interception.builtin_names import CALLED, NAMES, is_builtin_name, named_classes
+from weft.trace.interception.builtin_names import CALLED, NAMES, is_builtin_name, uncalled_names
 from weft.trace.interception.capture import is_stand_in
 from weft.trace.python_state.caches import CACHED, remembered
 from weft.trace.python_state.containers import (
@@ -602,10 +602,10 @@ def _visit_function(state: PythonState, function: types.FunctionType, path: str,
     names = frozenset(global_names(function.__code__))
     if names & (NAMES.keys() | CALLED.keys()):
         state.namespaces[id(function.__globals__)] = function.__globals__
-    if names & CALLED.keys() and named_classes(function.__code__):
+    if names & CALLED.keys() and uncalled_names(function.__code__):
         state.naming[id(function.__globals__)] = state.naming.get(
             id(function.__globals__), frozenset()
-        ) | named_classes(function.__code__)
+        ) | uncalled_names(function.__code__)
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
     is_own = not is_installed(function.__module__)  # what is installed compares flags of its callers so

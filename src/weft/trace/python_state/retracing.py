@@ -20,6 +20,7 @@ from typing import Any
 
 from weft.errors import InternalError
 from weft.ir.graph import Place
+from weft.trace.interception import builtin_names
 from weft.trace.interception.capture import tree_unflatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user
@@ -35,7 +36,9 @@ READING = """
     len iter getitem setitem delitem contains reversed add radd mul rmul imul eq ne lt le gt ge repr reduce_ex copy
     deepcopy sizeof
 """
-OWN = "weft."  # what Weft itself looks at while it traces tells nothing
+OWN = (
+    "weft."  # what Weft itself looks at while it traces tells nothing, but for what stands for builtins that code calls
+)
 CHANGING = """
     clear copy count index insert pop popleft appendleft extendleft rotate remove reverse sort
 """
@@ -55,7 +58,8 @@ class NotingQueue(deque[Any]):
 
 def _noting(kind: type, name: str) -> Callable[..., Any]:
     def noted(self: Noting | NotingQueue, *arguments: Any, **keywords: Any) -> Any:
-        self.looked_at = self.looked_at or not sys._getframe(1).f_globals.get("__name__", "").startswith(OWN)
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        self.looked_at = self.looked_at or asks == builtin_names.__name__ or not asks.startswith(OWN)
         return getattr(kind, name)(self, *arguments, **keywords)
 
     return noted

@@ -31,14 +31,32 @@ def result_by_symbols(
     return None if rule is None else rule(interception, arguments, keywords)
 
 
-def _expression(size: Any) -> Any:
+def expression_of(size: Any) -> Any:
+    """A size as it is made of symbols; a number as it is."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def in_rows(tensor: Any, *, repeated: bool = False) -> bool:
+    """Whether a usual tensor lies row by row whatever its sizes are, dimensions of one element too.
+
+    With `repeated`, some of its dimensions may be the same memory again and again.
+    """
+    if not isinstance(tensor, torch.Tensor) or not is_usual_stand_in(tensor):
+        return False
+    step: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if repeated and expression_of(stride) == 0:
+            continue
+        if expression_of(stride) != step:
+            return False
+        step = step * expression_of(size)
+    return True
 
 
 def _are_same(one: Sizes, other: Sizes) -> bool:
     """Whether sizes are equal whatever the symbols are."""
     return len(one) == len(other) and all(
-        a is b or _expression(a) == _expression(b) for a, b in zip(one, other, strict=True)
+        a is b or expression_of(a) == expression_of(b) for a, b in zip(one, other, strict=True)
     )
 
 
@@ -48,18 +66,6 @@ def _is_float(tensor: Any) -> bool:
 
 def _is_plain(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and is_usual_stand_in(tensor)
-
-
-def _in_rows(tensor: Any) -> bool:
-    """Whether a tensor lies row by row, dimensions of one element too."""
-    if not _is_plain(tensor):
-        return False
-    step: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if _expression(stride) != step:
-            return False
-        step = step * _expression(size)
-    return True
 
 
 def _rows(interception: Interception, sizes: Sizes, dtype: torch.dtype) -> torch.Tensor:
@@ -79,8 +85,8 @@ def _broadcast(shapes: Sequence[Sizes]) -> list[Any] | None:
 
 
 def _together(interception: Interception, tensors: Sequence[Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """What an operator gives that computes each element of those of tensors in rows."""
-    if not all(map(_in_rows, tensors)):
+    """What an operator gives that computes each element of those of tensors in rows, some of them repeated."""
+    if not all(in_rows(tensor, repeated=True) for tensor in tensors):
         return None
     sizes = _broadcast([tensor.shape for tensor in tensors])
     return None if sizes is None else _rows(interception, sizes, dtype)
@@ -127,7 +133,7 @@ def _copied(interception: Interception, arguments: tuple[Any, ...], keywords: Ma
         torch.contiguous_format,
     ):
         return None
-    if not (_in_rows(values) or (_is_plain(values) and order is torch.contiguous_format)):
+    if not (in_rows(values) or (_is_plain(values) and order is torch.contiguous_format)):
         return None
     return _rows(interception, values.shape, keywords.get("dtype") or values.dtype)
 
@@ -137,7 +143,7 @@ def _over(dtype_of: Callable[[torch.dtype], torch.dtype | None]) -> Rule:
 
     def rule(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         values, over, *keeps = arguments
-        if keywords or not over or not _in_rows(values):
+        if keywords or not over or not in_rows(values):
             return None
         places, dtype = {place % values.dim() for place in over}, dtype_of(values.dtype)
         if dtype is None or len(places) < len(over):
@@ -151,16 +157,16 @@ def _over(dtype_of: Callable[[torch.dtype], torch.dtype | None]) -> Rule:
 
 def _softmax(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     values, _, changes = arguments
-    plain = not keywords and not changes and _is_float(values) and _in_rows(values)
+    plain = not keywords and not changes and _is_float(values) and in_rows(values)
     return _rows(interception, values.shape, values.dtype) if plain else None
 
 
 def _layer_norm(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     values, sizes, *parameters, _ = arguments
     count = len(sizes)
-    if keywords or not count or values.dtype is not torch.float32 or not _in_rows(values):
+    if keywords or not count or values.dtype is not torch.float32 or not in_rows(values):
         return None
-    of_row = all(one is None or (_in_rows(one) and _are_same(one.shape, sizes)) for one in parameters)
+    of_row = all(one is None or (in_rows(one) and _are_same(one.shape, sizes)) for one in parameters)
     if not of_row or not _are_same(values.shape[-count:], sizes):
         return None
     statistics = (*values.shape[:-count], *[1] * count)
@@ -171,10 +177,10 @@ def _layer_norm(interception: Interception, arguments: tuple[Any, ...], keywords
 def _batch_norm(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """Of a batch in rows: a result like it, and the statistics of the batch where they are used."""
     values, *parameters, training, _momentum, _epsilon = arguments
-    if keywords or values.dim() < 2 or values.dtype is not torch.float32 or not _in_rows(values):
+    if keywords or values.dim() < 2 or values.dtype is not torch.float32 or not in_rows(values):
         return None
     channels, given = values.shape[1:2], [one for one in parameters if one is not None]
-    if not all(_in_rows(one) and one.dtype is torch.float32 and _are_same(one.shape, channels) for one in given):
+    if not all(in_rows(one) and one.dtype is torch.float32 and _are_same(one.shape, channels) for one in given):
         return None
     statistics = channels if training else (0,)
     return tuple(_rows(interception, sizes, torch.float32) for sizes in (values.shape, statistics, statistics))
@@ -183,7 +189,7 @@ def _batch_norm(interception: Interception, arguments: tuple[Any, ...], keywords
 def _layer_norm_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     gradient, values, sizes, *statistics, weight, bias, wanted = arguments
     tensors = [gradient, values, *statistics, *(one for one in (weight, bias) if one is not None)]
-    if keywords or not all(_in_rows(one) and one.dtype is torch.float32 for one in tensors):
+    if keywords or not all(in_rows(one) and one.dtype is torch.float32 for one in tensors):
         return None
     if not _are_same(gradient.shape, values.shape) or not _are_same(values.shape[-len(sizes) :], sizes):
         return None
@@ -213,7 +219,7 @@ def _group_norm_gradient(interception: Interception, arguments: tuple[Any, ...],
     gradient, values, *statistics, weight, _, channels, _, _, wanted = arguments
     if keywords or not _is_group_norm(values, [weight], channels) or not _are_same(gradient.shape, values.shape):
         return None
-    if not all(_in_rows(one) and one.dtype is torch.float32 for one in (gradient, *statistics)):
+    if not all(in_rows(one) and one.dtype is torch.float32 for one in (gradient, *statistics)):
         return None
     return _wanted(interception, (values.shape, [channels], [channels]), (values, weight, weight), wanted)
 
@@ -221,7 +227,7 @@ def _group_norm_gradient(interception: Interception, arguments: tuple[Any, ...],
 def _is_group_norm(values: Any, parameters: Sequence[Any], channels: Any) -> bool:
     """Whether a norm is one of a batch in rows, by parameters of its type."""
     tensors = [values, *(one for one in parameters if one is not None)]
-    return all(_in_rows(one) and one.dtype is torch.float32 for one in tensors) and _are_same(
+    return all(in_rows(one) and one.dtype is torch.float32 for one in tensors) and _are_same(
         values.shape[1:2], [channels]
     )
 
@@ -231,7 +237,7 @@ def _batch_norm_gradient(interception: Interception, arguments: tuple[Any, ...],
     if keywords or not training or values.dim() < 2 or not _are_same(gradient.shape, values.shape):
         return None
     tensors = [gradient, values, *(one for one in parameters if one is not None)]
-    if not all(_in_rows(one) and one.dtype is torch.float32 for one in tensors):
+    if not all(in_rows(one) and one.dtype is torch.float32 for one in tensors):
         return None
     channels, weight = values.shape[1:2], parameters[0]
     return _wanted(interception, (values.shape, channels, channels), (values, weight, weight), wanted)
@@ -240,7 +246,7 @@ def _batch_norm_gradient(interception: Interception, arguments: tuple[Any, ...],
 def _softmax_gradient(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     gradient, result, _, dtype = arguments
     plain = not keywords and gradient.dtype is result.dtype is dtype and _is_float(result)
-    if not (plain and _in_rows(gradient) and _in_rows(result) and _are_same(gradient.shape, result.shape)):
+    if not (plain and in_rows(gradient) and in_rows(result) and _are_same(gradient.shape, result.shape)):
         return None
     return _rows(interception, result.shape, dtype)
 
@@ -257,7 +263,7 @@ def _made_like(interception: Interception, arguments: tuple[Any, ...], keywords:
     values = arguments[0]
     usual = {"dtype": values.dtype, "device": CPU, "layout": torch.strided, "memory_format": torch.preserve_format}
     asked = {name: value for name, value in keywords.items() if value not in (None, False)}
-    if not _in_rows(values) or any(name != "dtype" and usual.get(name) != value for name, value in asked.items()):
+    if not in_rows(values) or any(name != "dtype" and usual.get(name) != value for name, value in asked.items()):
         return None
     return _rows(interception, values.shape, asked.get("dtype", values.dtype))
 
@@ -265,7 +271,7 @@ def _made_like(interception: Interception, arguments: tuple[Any, ...], keywords:
 def _like_the_first(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """Of an operator that moves elements, or leaves some out, of a tensor in rows."""
     values = arguments[0]
-    return _rows(interception, values.shape, values.dtype) if not keywords and _in_rows(values) else None
+    return _rows(interception, values.shape, values.dtype) if not keywords and in_rows(values) else None
 
 
 def _product(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
@@ -281,7 +287,7 @@ def _product(interception: Interception, arguments: tuple[Any, ...], keywords: M
 
 def _product_and_row(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     row, *matrices = arguments
-    if len(matrices) != 2 or not _in_rows(row) or row.dtype is not matrices[0].dtype:
+    if len(matrices) != 2 or not in_rows(row) or row.dtype is not matrices[0].dtype:
         return None
     found = _product(interception, tuple(matrices), keywords)
     return found if found is not None and _are_same(row.shape, found.shape[-1:]) else None
@@ -289,15 +295,40 @@ def _product_and_row(interception: Interception, arguments: tuple[Any, ...], key
 
 def _embedding(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     weight, places, *_ = arguments
-    if keywords or not _is_float(weight) or weight.dim() != 2 or not _in_rows(places):
+    if keywords or not _is_float(weight) or weight.dim() != 2 or not in_rows(places):
         return None
     return _rows(interception, (*places.shape, weight.shape[1]), weight.dtype)
+
+
+def _indexed(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """Of a tensor in rows of which some places along one dimension are named."""
+    values, indices = arguments
+    places = [place for place, index in enumerate(indices) if index is not None]
+    if keywords or len(places) != 1 or not in_rows(values):
+        return None
+    (place,) = places
+    index = indices[place]
+    if not in_rows(index) or index.dim() != 1 or index.dtype is not torch.int64:
+        return None
+    return _rows(interception, (*values.shape[:place], *index.shape, *values.shape[place + 1 :]), values.dtype)
+
+
+def _added_at(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """Of a tensor in rows to some places of which, along one dimension, another one is added."""
+    values, place, index, added = arguments
+    if keywords or not values.dim() or not all(map(in_rows, (values, index, added))):
+        return None
+    if index.dim() != 1 or added.dtype is not values.dtype or added.dim() != values.dim():
+        return None
+    place %= values.dim()
+    sizes = (*values.shape[:place], *index.shape, *values.shape[place + 1 :])
+    return _rows(interception, values.shape, values.dtype) if _are_same(added.shape, sizes) else None
 
 
 def _joined(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     tensors, place = (*arguments, 0)[:2]
     first = tensors[0]
-    if keywords or not all(_in_rows(one) and one.dtype is first.dtype for one in tensors):
+    if keywords or not all(in_rows(one) and one.dtype is first.dtype for one in tensors):
         return None
     if not first.dim() or any(one.dim() != first.dim() for one in tensors):
         return None
@@ -322,14 +353,14 @@ def _made(interception: Interception, arguments: tuple[Any, ...], keywords: Mapp
 def _view(interception: Interception, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """Of a tensor in rows with as many elements, of which one size may be left open."""
     values, sizes = arguments
-    if keywords or not _in_rows(values):
+    if keywords or not in_rows(values):
         return None
-    count = prod(map(_expression, values.shape))
+    count = prod(map(expression_of, values.shape))
     whole = list(sizes)
     open_places = [place for place, size in enumerate(whole) if type(size) is int and size == -1]
     if len(open_places) > 1:
         return None
-    rest = prod(_expression(size) for place, size in enumerate(whole) if place not in open_places)
+    rest = prod(expression_of(size) for place, size in enumerate(whole) if place not in open_places)
     if open_places:
         if rest == 0:
             return None
@@ -544,6 +575,8 @@ SYMBOL_RULES: Mapping[str, Rule] = MappingProxyType(
             for name in ("logical_and", "logical_or", "logical_not", "bitwise_not")
         },
         "aten.where.self": _where,
+        "aten.index.Tensor": _indexed,
+        "aten.index_add.default": _added_at,
         "aten.masked_fill.Scalar": _filled,
         "aten.clone.default": _copied,
         "aten._to_copy.default": _copied,
