@@ -30,6 +30,8 @@ from weft.trace.python_state.reachable import Fact, PythonState, find_state
 # Names by which code lets other code run in a backward, where no node of autograd's graph shows that.
 HOOKING = frozenset({"register_hook", "register_prehook", "register_multi_grad_hook"})
 BACKWARDS = frozenset({"backward", "vjp"})
+ARITHMETIC = frozenset({"sympy", "mpmath"})  # of PyTorch's symbols, where sizes vary: no code that anybody calls
+IMPORTING = "<frozen importlib"
 READING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CONST")
 
 
@@ -155,17 +157,17 @@ def _is_users(frame: types.FrameType) -> bool:
         return False
     package = str(frame.f_globals.get("__name__")).partition(".")[0]  # code that a dataclass writes has no file
     is_made = package.startswith("namedtuple_")
-    return not is_made and package not in LIBRARIES and package not in sys.stdlib_module_names
+    return not is_made and package not in LIBRARIES | ARITHMETIC and package not in sys.stdlib_module_names
 
 
 def _is_by_the_way(frame: types.FrameType | None) -> bool:
-    """Whether code runs as something is collected, which may be anywhere: the end of an object, who hears of that."""
+    """Whether code runs as something is collected, which may be anywhere, or as something is imported, which is once."""
     told = [getattr(one, "__code__", None) for one in gc.callbacks]
     while frame is not None and _is_users(frame):
         if frame.f_code.co_name == "__del__" or frame.f_code in told:
             return True
         frame = frame.f_back
-    return False
+    return frame is not None and frame.f_code.co_filename.startswith(IMPORTING)
 
 
 @kept
