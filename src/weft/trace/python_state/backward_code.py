@@ -161,7 +161,7 @@ def _is_users(frame: types.FrameType) -> bool:
 
 
 def _is_by_the_way(frame: types.FrameType | None) -> bool:
-    """Whether code runs as something is collected, which may be anywhere, or as something is imported, which is once."""
+    """Whether code runs as something is collected, which may be anywhere, or is imported, which is once."""
     told = [getattr(one, "__code__", None) for one in gc.callbacks]
     while frame is not None and _is_users(frame):
         if frame.f_code.co_name == "__del__" or frame.f_code in told:
