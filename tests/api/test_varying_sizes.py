@@ -107,6 +107,23 @@ class TestPrograms:
                 torch.testing.assert_close(hybrid(x), x.mean(0))
         assert hybrid.traces == 2
 
+    def test_what_holds_of_no_or_one_row_decides_nothing_for_many(self) -> None:
+        def code(x: torch.Tensor) -> torch.Tensor:
+            times = len(range(x.shape[1])) if x.shape[0] == 1 else 1
+            return x.reshape(x.shape[0], -1, 4).sum(1) * times
+
+        hybrid = weft.hybridize(code)
+        with torch.no_grad():
+            for sizes in ((3, 4), (0, 6), (1, 6), (1, 8), (5, 8), (2, 14), (4, 10)):
+                x = torch.randn(*sizes, 8)
+                if not sizes[0]:
+                    with pytest.raises(RuntimeError, match="0 elements"):
+                        hybrid(x)
+                    continue
+                torch.testing.assert_close(hybrid(x), code(x))
+        (program,) = hybrid.varying
+        assert program.varying == {0: {0, 1}}
+
     @pytest.mark.parametrize("size", [0, 1])
     def test_sizes_of_nothing_and_of_one_have_programs_of_their_own(self, size: int) -> None:
         hybrid = weft.hybridize(lambda x: x.sum(0))

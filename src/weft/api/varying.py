@@ -45,11 +45,13 @@ LARGEST = 2**62  # where no largest size is promised
 MOST_HALVINGS = 4  # of what a program computes, of calls whose pace is one of their own
 MOST_LEFT = 8  # calls that a program did not end, from which on they may be too many
 MOST_PROGRAMS = 16  # of one kind of call
+MOST_REFUSED = 3  # sets of sizes of 0 and 1 with which there is none, from which on none is tried
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
 Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
 Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
 Ties = Mapping[SizeSpot, SizeTie]
+Small = frozenset[tuple[int, int, int]]  # sizes of a call that vary, and are 0 or 1: argument, dimension, size
 Make = Callable[[Shapes, AskedSizes], tuple[Traced, Guarded[Program] | None]]
 
 
@@ -202,10 +204,16 @@ class _Kind:
     seen: list[Shapes]  # of calls for which there was no program
     largest: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of calls that wait for a program
     varying: Sizes = field(default_factory=dict)
-    fixed: set[tuple[int, int]] = field(default_factory=set)
+    fixed: dict[Small, set[SizeSpot]] = field(default_factory=dict)  # what holds of no elements need not hold of many
+    refused: set[Small] = field(default_factory=set)
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
+
+    def small(self, shapes: Shapes) -> Small:
+        """The sizes of a call of which a program has numbers, although they vary."""
+        spots = ((place, at, shapes[place][at]) for place, some in self.varying.items() for at in some)
+        return frozenset(spot for spot in spots if spot[-1] < SMALLEST)
 
     def largest_beside(self, shapes: Shapes, varying: Sizes) -> Shapes:
         """The sizes of a call, where they vary the largest ones of all calls that have come: one program is for all."""
@@ -238,6 +246,7 @@ class _SizedCall:
     shapes: Shapes
     numbers: Collection[int]
     request: SizeRequest
+    small: Small
 
 
 class VaryingPrograms:
@@ -273,13 +282,14 @@ class VaryingPrograms:
     def learn(self, key: Key, leaves: Sequence[Any], request: SizeRequest) -> VaryingProgram | None:
         """Note a call for which there is no program; make one that takes it and others, where sizes vary."""
         kind, shapes = self._noted(key, leaves, request.declared)
-        if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
+        small = kind.small(shapes)
+        if kind.is_refused or small in kind.refused or len(kind.programs) >= MOST_PROGRAMS:
             return None
-        varying = _large(_without(kind.varying, request.declared.fixed), shapes)
+        varying = _large(_without(kind.varying, kind.fixed.get(small, set()) | request.declared.fixed), shapes)
         numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
-        call = _SizedCall(leaves, shapes, numbers, request)
+        call = _SizedCall(leaves, shapes, numbers, request, small)
         # Of what is declared, sizes are first taken to be what was said, then to be one where they were equal so far.
         for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
@@ -293,7 +303,7 @@ class VaryingPrograms:
                 return self._if_it_runs(kind, found, leaves)
             break
         else:
-            self._refuse(kind, reason)
+            self._refuse(kind, reason, small)
         return None
 
     def _learn_with(
@@ -344,15 +354,14 @@ class VaryingPrograms:
                         for entry in traced.size_conditions
                         if not entry.holds(_at(places, shapes))
                     )
-                    self._refuse(kind, "the code decides by what they are: " + ", ".join(broken))
+                    self._refuse(kind, "the code decides by what they are: " + ", ".join(broken), call.small)
                     return None
                 continue
             fixed = {place for group in groups if {*group} & traced.fixed_sizes.keys() for place in group}
-            for spot, place in traced.fixed_sizes.items():
+            for spot, place in traced.fixed_sizes.items() if not call.small else ():
                 self._note_fixed(spot, place, request)
             if len(kind.seen) > 1:  # else another size, of which nobody has spoken yet, may go with it
-                kind.fixed |= fixed
-                kind.varying = _without(kind.varying, kind.fixed)
+                kind.fixed.setdefault(call.small, set()).update(fixed)
             varying = _without(varying, fixed)
         return None
 
@@ -387,7 +396,7 @@ class VaryingPrograms:
         shapes = {place: shape_of(leaf) for place, leaf in enumerate(leaves) if _has_size(leaf, key[1][place])}
         kind = self._kinds.setdefault(without_numbers(key), _Kind([]))
         kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
-        kind.varying = _without(_with(_differing(kind, shapes), declared.free), kind.fixed)
+        kind.varying = _with(_differing(kind, shapes), declared.free)
         return kind, shapes
 
     def give_up(self, key: Key) -> None:
@@ -404,11 +413,13 @@ class VaryingPrograms:
         self._known.clear()
         self._refuse(kind, "values decide, now in one way, now in another")
 
-    def _refuse(self, kind: _Kind, reason: str) -> None:
+    def _refuse(self, kind: _Kind, reason: str, small: Small = frozenset()) -> None:
         if len(kind.seen) == 1:
             return  # what was declared is not all that varies: the next call tells more
-        kind.is_refused = True
-        sentence = f"sizes do not vary: {reason}"
+        kind.refused.add(small)
+        kind.is_refused = not small or len(kind.refused) >= MOST_REFUSED
+        where = f" where one is {min(size for *_, size in small)}" if small else ""
+        sentence = f"sizes do not vary{where}: {reason}"
         self.refusals.append(sentence)
         logger.info("weft: %s", sentence)
 
