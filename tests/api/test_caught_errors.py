@@ -219,3 +219,43 @@ def swallowed_inside(x: Tensor) -> Tensor:
 def test_other_ways_to_swallow_what_an_operator_raises_are_seen(function: Function, way: str) -> None:
     with overrides(whole="off"):
         assert_every_way(lambda: Work(function, [((torch.randn(3, 4),), {})] * 2), way)
+
+
+def caught_quotient(x: Tensor, n: Tensor) -> Any:
+    try:
+        factor = 10 / int(n)
+    except ZeroDivisionError:
+        factor = 0.5
+    return x * factor
+
+
+def caught_count(x: Tensor, n: Tensor) -> Any:
+    try:
+        return x[: 10 // int(n)] * 2
+    except ZeroDivisionError:
+        return x[:1]
+
+
+def caught_result(x: Tensor, n: Tensor) -> Any:
+    try:
+        return x * 2, 10 % int(n), n.item() / (n.item() - 3)
+    except ZeroDivisionError:
+        return x, -1
+
+
+def caught_power(x: Tensor, n: Tensor) -> Any:
+    try:
+        return x * 0.5 ** (-400 * int(n))
+    except OverflowError:
+        return x * -1
+
+
+@pytest.mark.parametrize("first", [0, 3, 5])
+@pytest.mark.parametrize("grad", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize("function", [caught_quotient, caught_count, caught_result, caught_power])
+def test_what_python_raises_for_some_numbers_decides(function: Callable[..., Any], first: int, *, grad: bool) -> None:
+    with overrides(whole="off"):
+        ours = weft.hybridize(function)
+        for number in (first, 5, 0, 7, 3, 2, 0, 3, 1):
+            x = torch.linspace(1, 2, 12).requires_grad_(grad)
+            torch.testing.assert_close(ours(x, torch.tensor(number)), function(x, torch.tensor(number)))

@@ -44,9 +44,12 @@ class PathDecision:
             return found
         frame[numbers + read.number] = found
         known = frame[numbers:]
-        for one in read.computed:
-            frame[numbers + one.number] = known[one.number] = one.leaf.value(known)
-        broken = next((condition for condition in read.conditions if not condition.holds(known)), None)
+        try:
+            for one in read.computed:
+                frame[numbers + one.number] = known[one.number] = one.leaf.value(known)
+            broken = next((condition for condition in read.conditions if not condition.holds(known)), None)
+        except (ArithmeticError, ValueError) as error:  # code may catch what Python raises for this number
+            return NOT, str(error)
         return self.outcome if broken is None else (NOT, broken.text)
 
 

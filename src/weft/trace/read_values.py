@@ -298,7 +298,9 @@ class ReadValues:
         self._decisions.let_go()
         for read in self._decisions.reads():
             read.conditions = (*read.bounds, *read.inside)
-        for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():
+        interception = self._tracer.interception
+        decided = [*interception.conditions(), *dict.fromkeys(interception.not_zero)]
+        for expression in decided if self._decisions.reads() else ():
             found = self._of(expression)
             if found is not None:
                 found[1].conditions += (Condition.of(found[0], expression),)

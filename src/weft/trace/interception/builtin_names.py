@@ -25,6 +25,7 @@ from torch.overrides import handle_torch_function
 
 from weft.trace.interception.capture import ArgumentStandIn, is_stand_in, real_stand_in
 from weft.trace.interception.modes import has_function_modes
+from weft.trace.interception.number_divisions import divided
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
 from weft.trace.interception.refusals import refuse
@@ -159,12 +160,6 @@ def length_of(*given: Any) -> Any:
     if len(given) == 1 and is_stand_in(given[0]) and given[0].dim():
         return given[0].shape[0]
     return len(*given)
-
-
-def divided(one: Any, other: Any) -> Any:
-    """The builtin `divmod`, also of what stands for numbers, which PyTorch's symbols leave out."""
-    is_symbol = isinstance(one, torch.SymInt) or isinstance(other, torch.SymInt)
-    return (one // other, one % other) if is_symbol else divmod(one, other)
 
 
 class Extreme:

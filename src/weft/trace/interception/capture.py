@@ -232,6 +232,7 @@ class Interception:
         """With `alike`, sizes that vary and are equal are one."""
         self._alike = alike
         self.guards = PlacedGuards()
+        self.not_zero: list[Any] = []  # of what code has divided by, that it is not
         self.sizes: dict[Any, Value] = {}
         self._symbols: dict[int, Any] = {}  # by the largest size
         self._hints: dict[Any, int] = {}  # what symbols stand for today
@@ -277,7 +278,7 @@ class Interception:
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
         )
-        shapes.guards = self.guards
+        shapes.guards, shapes.not_zero = self.guards, self.not_zero
         shapes.sizes, shapes.largest = self.sizes, self.largest  # type: ignore[attr-defined]
         self.fake_mode.shape_env = shapes
         return shapes

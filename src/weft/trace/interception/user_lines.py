@@ -113,8 +113,10 @@ class PlacedGuards(list[Any]):
 class UnplacedShapes(ShapeEnv):
     """PyTorch's `ShapeEnv` without a search of its own for the line that asks: the search imports its exporter.
 
-    Its sizes are written as quotients.
+    Its sizes are written as quotients. `not_zero` says of what code has divided by that it is not.
     """
+
+    not_zero: list[Any]
 
     def replace(self, expr: Any) -> Any:  # type: ignore[override] # PyTorch's remembers what it gave
         """An expression with what symbols have turned out to be."""
