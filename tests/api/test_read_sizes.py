@@ -192,6 +192,11 @@ def parts_of_a_part(x: Tensor, n: Tensor) -> Any:
     return torch.stack([one.tanh().sum(0) for one in x[: int(n)].split([2, int(n) - 2])])
 
 
+def equal_parts(x: Tensor, n: Tensor) -> Any:
+    parts = x.split(int(n) + 1)
+    return torch.cat([part.tanh() * (at + 1) for at, part in enumerate(parts)]).cumsum(0)
+
+
 def packed(x: Tensor, n: Tensor) -> Any:
     lengths = torch.stack([n // 2, 7 + 0 * n])
     rows = pack_padded_sequence(x[:24].view(2, 12, 6), lengths, batch_first=True, enforce_sorted=False)
@@ -210,7 +215,7 @@ PARTS = [
     *(picked, window, written_before, by_tensors, padded, padded_together, counts_compared, counted_rows, longest),
     *(made_of_numbers, numbered_places, equal_distances, parts_of_a_part, packed, packed_together),
 ]
-PROGRAMS: list[Callable[..., Any]] = [*ONE_PATH, prefix_itself, counted, made, texts, written]
+PROGRAMS: list[Callable[..., Any]] = [*ONE_PATH, prefix_itself, counted, made, texts, written, equal_parts]
 
 
 def result(function: Callable[..., Any], size: int, *, grad: bool, rows: int = MOST) -> Any:

@@ -253,6 +253,8 @@ class CountedIndex:
     def _split(self, tensor: torch.Tensor, sizes: Any = None, dim: int = 0, **others: Any) -> Callable[..., Any] | None:
         """The parts of a tensor, each read for itself."""
         sizes = others.pop("split_sizes", others.pop("split_size_or_sections", others.pop("split_size", sizes)))
+        if not others and tensor.dim() and type(sizes) in (int, torch.SymInt) and self._is_varying(WHOLE_CALL, sizes):
+            sizes = self._equal_parts(tensor.shape[dim], sizes)
         if others or not isinstance(sizes, (list, tuple)) or not tensor.dim():
             return None
         if not any(self._is_varying(WHOLE_CALL, size) for size in sizes):
@@ -269,6 +271,16 @@ class CountedIndex:
             return None
         reads = [self._read(part) for part in parts if part is not None]
         return lambda *given, **named: tuple(read(*given, **named) for read in reads)
+
+    def _equal_parts(self, whole: Any, size: Any) -> list[Any] | None:
+        """The lengths of parts of one length, but for the last one; how many there are holds for the program."""
+        if hint_of(size) < 1 or hint_of(whole) < 1:
+            return None
+        count = -(-hint_of(whole) // hint_of(size))
+        begin = size * (count - 1)
+        if not (self._numbers.lies(begin < whole) and self._numbers.lies(whole <= begin + size)):
+            return None
+        return [*[size] * (count - 1), whole - begin]
 
     def _padded(
         self, sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"

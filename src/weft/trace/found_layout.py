@@ -101,12 +101,15 @@ class FoundLayout(SymbolicLayout):
         """A type with symbols that lies in memory as one of this call's sizes does."""
         if isinstance(kind, TupleType) and isinstance(other, TupleType):
             return TupleType(tuple(map(self.laid, kind.items, other.items)))
-        if not (isinstance(kind, TensorType) and isinstance(other, TensorType)) or kind == other:
+        if not (isinstance(kind, TensorType) and isinstance(other, TensorType)):
+            return kind
+        # Before they are compared: extents are equal to numbers.
+        if any(isinstance(size, Extent) and size.expression.shrinks for size in kind.shape):
+            raise OtherOperatorsError  # the largest size would not be there where what is found is most
+        if kind == other:
             return kind
         if not has_extents(kind):
             return replace(kind, strides=other.strides)
-        if any(isinstance(size, Extent) and size.expression.shrinks for size in kind.shape):
-            raise OtherOperatorsError  # the largest size would not be there where what is found is most
         order = dense_order(other)
         if order or not kind.rank:
             strides, step = [0] * kind.rank, 1
