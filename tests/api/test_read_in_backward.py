@@ -450,3 +450,55 @@ def test_what_is_collected_meanwhile_is_not_what_a_backward_runs() -> None:
         hybrid(x).backward()
         assert x.grad is not None
         assert x.grad.tolist() == [3, 3]
+
+
+def test_steps_notice_what_the_backward_of_a_function_reads_and_another_backward() -> None:
+    class Weighted(torch.autograd.Function):
+        weight = 1.0
+
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            del context
+            return x * 2
+
+        @staticmethod
+        def backward(context: Any, *tangents: Any) -> Any:
+            del context
+            return tangents[0] * Weighted.weight
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Weighted.apply(self.layer(x))  # type: ignore[no-any-return, no-untyped-call]
+
+    first = vars(Weighted)["backward"]
+
+    def train(step: Callable[..., Any]) -> list[float]:
+        Weighted.weight, losses = 1.0, []
+        Weighted.backward = first  # type: ignore[method-assign]
+        for call in range(8):
+            if call == 3:
+                Weighted.weight = 2.0
+            if call == 5:
+                Weighted.backward = staticmethod(lambda _, tangent: tangent * 3)  # type: ignore[method-assign]
+            losses.append(float(step(torch.ones(2, 3), torch.zeros(2, 2))))
+        return losses
+
+    def made(*, ours: bool) -> Callable[..., Any]:
+        torch.manual_seed(0)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+
+        def eager(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return weft.step(net, nn.functional.mse_loss, optimizer) if ours else eager
+
+    assert train(made(ours=True)) == pytest.approx(train(made(ours=False)), rel=1e-4)

@@ -12,6 +12,8 @@ from inspect import getattr_static
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import torch
+
 from weft.owners import Owner, owner_of
 from weft.trace.python_state.containers import attributes, has_attributes, look
 
@@ -43,6 +45,7 @@ UNMENTIONED = """
 """
 # Methods that run without being mentioned.
 IMPLICIT = frozenset({"forward", *(f"__{name}__" for name in UNMENTIONED.split())})
+OF_FUNCTIONS = frozenset({"backward", "setup_context", "vjp"})  # of an `autograd.Function`, which `apply` leads to
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 Answer = TypeVar("Answer")
 
@@ -207,6 +210,11 @@ def binds_globals(code: types.CodeType) -> bool:
     """Whether a piece of code puts something in global names, or takes some away."""
     inner = any(binds_globals(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return inner or any(kind in _BINDS_NAME for kind in code.co_code[::2])
+
+
+def implicit_names(kind: type) -> frozenset[str]:
+    """The names of methods of a class that run without being mentioned."""
+    return IMPLICIT | OF_FUNCTIONS if issubclass(kind, torch.autograd.Function) else IMPLICIT
 
 
 def is_library(thing: Callable[..., Any] | Any) -> bool:

@@ -83,6 +83,7 @@ from weft.trace.python_state.names import (
     function_of,
     given,
     global_names,
+    implicit_names,
     in_class,
     is_foreign,
     is_installed,
@@ -364,7 +365,7 @@ def _visit_class(state: PythonState, kind: type) -> None:
             _visit_container(state, Slot(own, name, path, owner=kind), value, 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
-    for name in sorted(own.keys() & IMPLICIT):
+    for name in sorted(own.keys() & implicit_names(kind)):
         place = (own, name, f"{kind.__name__}.{name}", own[name])
         state.names.setdefault((id(own), name), name_fact(place, of_class=True))
         _visit_method(state, own[name], 1)
