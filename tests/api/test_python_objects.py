@@ -206,3 +206,14 @@ def test_dictionaries_that_give_other_things_than_they_hold_are_left_alone() -> 
         x = torch.randn(size)
         torch.testing.assert_close(net(x), x.relu() * 2)
     assert dict(makers.items()) == {"relu": torch.nn.ReLU}
+
+
+def test_another_forward_of_the_class_that_a_forward_goes_on_to_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 2
+
+    net, x = weft.hybridize(Twice(3, 3)), torch.ones(2, 3)
+    before = net(x)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: nn.functional.linear(x, self.weight))
+    torch.testing.assert_close(net(x), before - 2 * net.bias)

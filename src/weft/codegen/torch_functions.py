@@ -34,6 +34,34 @@ def _put_node() -> Callable[[torch.Tensor], object]:
 put_node = _put_node()
 
 
+def is_batched(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor stands for a batch of such, as in gradients with `is_grads_batched=True`: it has no memory."""
+    return tensor is not None and not torch._C._has_storage(tensor) and tensor.layout is torch.strided
+
+
+def in_slices(
+    compute: Callable[..., Sequence[torch.Tensor | None]], tensors: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """Give what is computed of tensors some of which are batched: one after the other, as a batch."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    whole = [
+        torch._remove_batch_dim(one, level, 1, 0) if one is not None and is_batched(one) else None for one in tensors
+    ]
+    count = next(one.shape[0] for one in whole if one is not None)
+    rows = [
+        compute(*[one if batch is None else batch[place] for one, batch in zip(tensors, whole, strict=True)])
+        for place in range(count)
+    ]
+    columns = [_stacked(column) for column in zip(*rows, strict=True)]
+    return tuple(None if column is None else torch._add_batch_dim(column, 0, level) for column in columns)
+
+
+def _stacked(column: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    found = [one for one in column if one is not None]
+    return torch.stack(found) if len(found) == len(column) else None
+
+
 def storage_owners(tensor: torch.Tensor) -> int:
     """Count who holds a tensor's memory: the tensor itself, views, aliases, arrays of other libraries."""
     storage = tensor.untyped_storage()

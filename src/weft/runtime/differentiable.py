@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.codegen.torch_functions import put_node, version_of
+from weft.codegen.torch_functions import in_slices, is_batched, put_node, version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
@@ -369,6 +369,16 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        if any(map(is_batched, tangents)):
+            found = in_slices(partial(_Node._backward, context), tangents)
+        else:
+            found = _Node._backward(context, *tangents)
+        if not graph_is_retained():
+            context.inputs = None
+        return found
+
+    @staticmethod
+    def _backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
         unpacked = None if context.unpacked is None else context.unpacked()
         if all(tangent is None for tangent in tangents):  # they went other ways
             nothing: tuple[Any, ...] = (None,) * (3 + context.count)
@@ -386,8 +396,6 @@ class _Node(torch.autograd.Function):
             if again:
                 leaves = _leaves(context)
                 gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
-        if not graph_is_retained():
-            context.inputs = None
         return (None, None, None, *gradients, *([None] * (context.count - len(gradients))))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from weft.codegen.torch_functions import in_slices, is_batched
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.binding import BoundProgram
@@ -282,7 +283,14 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        return (None, None, None, *context.owner.backward(context, tangents))
+        inputs = context.inputs
+
+        def once(*tangents: Any) -> list[Any]:
+            context.inputs = inputs  # which the first slice may have let go
+            return context.owner.backward(context, tangents)  # type: ignore[no-any-return]
+
+        found = in_slices(once, tangents) if any(map(is_batched, tangents)) else once(*tangents)
+        return (None, None, None, *found)
 
 
 @contextmanager

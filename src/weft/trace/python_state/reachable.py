@@ -503,9 +503,8 @@ def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) ->
 
 
 def _visit_forward(state: PythonState, kind: type) -> None:
-    """Visit where the forward of a class of modules is: somebody may put another one there."""
-    owner = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
-    if owner is not None:
+    """Visit where the forwards of a class of modules are: somebody may put others there."""
+    for owner in (base for base in kind.__mro__ if "forward" in vars(base) and base is not nn.Module):
         own = class_dictionary(owner)
         place = (own, "forward", f"{owner.__name__}.forward", own["forward"])
         state.names.setdefault((id(own), "forward"), name_fact(place, of_class=True))
