@@ -226,6 +226,15 @@ def scatter(g: Draft, n: int, m: int) -> Sequence[Value]:
     return [g.build("scatter", g.input(m + 2, 3), places, g.input(2, 3), dimension=0)]
 
 
+def scatter_some(g: Draft, n: int, m: int) -> Sequence[Value]:
+    rows, columns = g.build("iota", shape=(n, 3), dimension=0, dtype=torch.int64), g.places(2, n, below=5)
+    return [
+        g.build("scatter", g.input(n, 3), rows, g.input(n, 3), dimension=0),
+        g.build("scatter", g.input(n + m, 3), rows, g.input(n, 3), dimension=0),
+        g.build("scatter", g.input(2, 5), columns, g.build("expand", g.input(2, 1), shape=(2, n)), dimension=1),
+    ]
+
+
 def scatter_with(op: str) -> Case:
     def case(g: Draft, n: int, m: int) -> Sequence[Value]:
         return [g.build(op, g.input(m, 3), g.places(n, 3, below=m), g.input(n, 3), dimension=0)]
@@ -339,7 +348,7 @@ CASES: dict[str, dict[str, Case]] = {
     "reverse": {"some": reverse},
     "take": {"some": take},
     "gather": {"some": gather},
-    "scatter": {"fixed": scatter},
+    "scatter": {"fixed": scatter, "some": scatter_some},
     **{op: {"some": scatter_with(op)} for op in ("scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
     "convolution": {"some": convolution, "in turn": convolutions_in_turn, "of many": convolutions_of_many},
     "convolution_input_gradient": {"some": input_gradient},

@@ -21,10 +21,10 @@ import torch
 from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import LiftedGraph, Value
-from weft.ir.ops import build
 from weft.ir.types import TensorType, TupleType, Type
-from weft.passes.bounding import NOTHING_GIVEN, BoundedGraph, Bounder, Rule
+from weft.passes.bounding import NOTHING_GIVEN, BoundedGraph, Bounder, Rule, extreme
 from weft.passes.growing import grow, grown_type
+from weft.passes.places import ADDED, gather, scatter, take
 from weft.passes.reshaping import reshape
 from weft.passes.true_sizes import TrueSizes
 from weft.passes.within import (
@@ -86,22 +86,12 @@ LOWEST: Mapping[str, float] = MappingProxyType(
 NEUTRAL: Mapping[str, float] = MappingProxyType({"sum": -0.0, "prod": 1, "any": 0, "all": 1})
 
 
-def _extreme(number: float, dtype: torch.dtype) -> float:
-    """An infinity, as far as a dtype goes."""
-    if dtype.is_floating_point or math.isfinite(number):
-        return number
-    if dtype is torch.bool:
-        return number > 0
-    limits = torch.iinfo(dtype)
-    return limits.max if number > 0 else limits.min
-
-
 def _neutral(value: Value, operand: Value) -> float:
     assert isinstance(operand.type, TensorType)
     if value.op in NEUTRAL:
         number = NEUTRAL[value.op]
         return number if operand.type.dtype.is_floating_point else int(number)
-    return _extreme(LOWEST[value.op], operand.type.dtype)
+    return extreme(LOWEST[value.op], operand.type.dtype)
 
 
 def _reduction(bounder: Bounder, value: Value) -> Found:
@@ -166,7 +156,7 @@ def _top_places(bounder: Bounder, value: Value) -> Found:
     if isinstance(value.attributes["count"], Extent):
         raise UnboundedError("as many places are taken as a size that varies says")
     bounder.single(operand, last)
-    filling = _extreme(-math.inf if value.attributes["largest"] else math.inf, operand.type.dtype)
+    filling = extreme(-math.inf if value.attributes["largest"] else math.inf, operand.type.dtype)
     new = bounder.again(value, bounder.masked(operand, (last,), filling))
     return new, (*bounder.within[operand][:last], whole(value.attributes["count"]))
 
@@ -270,16 +260,7 @@ def _slice(bounder: Bounder, value: Value) -> Found:
         at = bounder.build("add", at, bounder.scalar(starts[place].expression, torch.int64, shape))
         at = _clamped(bounder, at, today(operand.type.shape[place]))
         kept.append(_places_along(bounder, kept[-1], at, place))
-    return _as_declared(bounder, kept[-1], value), tuple(found)
-
-
-def _as_declared(bounder: Bounder, new: Value, value: Value) -> Value:
-    """A new value with the strides that the old one has."""
-    kind: Type = fixed(value.type)
-    if new.type == kind:
-        return new
-    assert isinstance(kind, TensorType)
-    return bounder.emit(replace(build("reshape", new, shape=kind.shape), type=kind))
+    return bounder.as_declared(kept[-1], value), tuple(found)
 
 
 def _pad(bounder: Bounder, value: Value) -> Found:
@@ -306,7 +287,7 @@ def _pad(bounder: Bounder, value: Value) -> Found:
         inside = bounder.build("lt", at, bounder.scalar(behind, torch.int32, shape))
         filling = bounder.constant(value.attributes["value"], result.type.dtype, shape)
         result = bounder.build("select", inside, result, filling)
-    return _as_declared(bounder, result, value), tuple(found)
+    return bounder.as_declared(result, value), tuple(found)
 
 
 def _concat(bounder: Bounder, value: Value) -> Found:
@@ -322,7 +303,7 @@ def _concat(bounder: Bounder, value: Value) -> Found:
     if all(size.number is not None for size in sizes[:-1]):
         return bounder.again(value), within
     found, begun = bounder.now[value.operands[0]], sizes[0]
-    found = _stretched(bounder, found, along, today(value.type.shape[along]))
+    found = bounder.stretched(found, along, today(value.type.shape[along]))
     assert isinstance(found.type, TensorType)
     shape = found.type.shape
     places = bounder.build("iota", shape=shape, dimension=along, dtype=torch.int32)
@@ -330,14 +311,7 @@ def _concat(bounder: Bounder, value: Value) -> Found:
         behind = bounder.build("ge", places, bounder.scalar(begun, torch.int32, shape))
         part = _from_place(bounder, bounder.now[operand], along, begun, shape)
         found, begun = bounder.build("select", behind, part, found), begun.plus(size)
-    return _as_declared(bounder, found, value), within
-
-
-def _stretched(bounder: Bounder, value: Value, along: int, size: int) -> Value:
-    """A value with anything behind it along one dimension."""
-    assert isinstance(value.type, TensorType)
-    more = tuple(size - kept if place == along else 0 for place, kept in enumerate(value.type.shape))
-    return bounder.build("pad", value, low=(0,) * value.type.rank, high=more, value=0) if any(more) else value
+    return bounder.as_declared(found, value), within
 
 
 def _from_place(bounder: Bounder, value: Value, along: int, begun: Polynomial, shape: tuple[int, ...]) -> Value:
@@ -362,66 +336,7 @@ def _reverse(bounder: Bounder, value: Value) -> Found:
         last = bounder.single(operand, place).plus(Polynomial.constant(-1))
         at = bounder.build("sub", bounder.scalar(last, torch.int64, (count,)), bounder.positions(count))
         new = _places_along(bounder, new, _clamped(bounder, at, count), place)
-    return _as_declared(bounder, new, value), within
-
-
-def _take(bounder: Bounder, value: Value) -> Found:
-    source, index = value.operands
-    along = value.attributes["dimension"]
-    bounder.single(source, along)
-    within = bounder.within[source]
-    (places,) = bounder.within[index]
-    new = bounder.again(value, bounder.now[source], bounder.safe_places(index))
-    return new, (*within[:along], places, *within[along + 1 :])
-
-
-def _gather(bounder: Bounder, value: Value) -> Found:
-    source, index = value.operands
-    along = value.attributes["dimension"]
-    bounder.single(source, along)
-    for place, pair in enumerate(zip(bounder.within[source], bounder.within[index], strict=True)):
-        if place != along:
-            _check_prefixes(*pair)
-    return bounder.again(value, bounder.now[source], bounder.safe_places(index)), bounder.within[index]
-
-
-def _check_prefixes(source: Dimension, index: Dimension) -> None:
-    """Places are as many as there are slices, or fewer: fine where both are prefixes, or vary alike."""
-    if max(len(joined(source)), len(joined(index))) > 1 and joined(source) != joined(index):
-        raise UnboundedError("dimensions of places and of what is there vary in different ways")
-
-
-ADDED: Mapping[str, float] = MappingProxyType(
-    {"scatter_add": -0.0, "scatter_mul": 1, "scatter_min": math.inf, "scatter_max": -math.inf}
-)
-
-
-def _scatter(bounder: Bounder, value: Value) -> Found:
-    """What is beyond of the source goes to the first place, and changes nothing there."""
-    base, index, source = value.operands
-    assert isinstance(index.type, TensorType)
-    assert isinstance(source.type, TensorType)
-    along = value.attributes["dimension"]
-    bounder.single(base, along)
-    every = range(index.type.rank)
-    some_vary = any(varies(bounder.mixed(index, place)) for place in every)
-    if some_vary and value.op not in ADDED:
-        raise UnboundedError("elements are replaced at places whose number varies")
-    for place in every:
-        if place != along:
-            _check_prefixes(bounder.within[base][place], bounder.within[index][place])
-    # What was the same everywhere no longer is: a row of x * y elements of it is no table of x rows.
-    within = tuple(bounder.mixed(base, place) for place in every)
-    if not some_vary:
-        return bounder.again(value), within
-    for pair in zip(bounder.within[source], bounder.within[index], strict=True):
-        _check_prefixes(*pair)
-    dtype = source.type.dtype
-    filling = _extreme(ADDED[value.op], dtype)
-    # There may be more of the source than there are places; places beyond are 0, and what goes there changes nothing.
-    kept = bounder.masked(source, every, filling if dtype.is_floating_point else int(filling), like=index)
-    places = bounder.masked(index, every, 0)
-    return bounder.again(value, bounder.now[base], places, kept), within
+    return bounder.as_declared(new, value), within
 
 
 def _spatial(kind: Type) -> range:
@@ -503,7 +418,7 @@ def _max_pool(bounder: Bounder, value: Value) -> Found:
     _refuse_partial_windows(bounder, value, image)
     if has_extents(image.type.shape[2:]):
         _note_places(bounder, value)
-    lowest = _extreme(-math.inf, image.type.dtype)
+    lowest = extreme(-math.inf, image.type.dtype)
     within = _imaged(value, bounder.within[image][0])
     return bounder.again(value, bounder.masked(image, _leaving(value, image), lowest)), (within, within)
 
@@ -622,9 +537,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "pad": _pad,
         "concat": _concat,
         "reverse": _reverse,
-        "take": _take,
-        "gather": _gather,
-        **dict.fromkeys(("scatter", *ADDED), _scatter),
+        "take": take,
+        "gather": gather,
+        **dict.fromkeys(("scatter", *ADDED), scatter),
         "convolution": _convolution,
         "convolution_input_gradient": _input_gradient,
         "convolution_weight_gradient": _weight_gradient,

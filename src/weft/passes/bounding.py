@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import copysign
+from math import copysign, isfinite
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -57,6 +57,16 @@ class LastResort(Protocol):
 
     def item(self, value: Value) -> Found | None:
         """One of several results, where they were computed in another way."""
+
+
+def extreme(number: float, dtype: torch.dtype) -> float:
+    """An infinity, as far as a dtype goes."""
+    if dtype.is_floating_point or isfinite(number):
+        return number
+    if dtype is torch.bool:
+        return number > 0
+    limits = torch.iinfo(dtype)
+    return limits.max if number > 0 else limits.min
 
 
 class Bounder:
@@ -163,7 +173,7 @@ class Bounder:
             self.now[value], self.within[value] = found
             return
         if value.op == "library" and value.attributes["call"].target.startswith(CHECKS):
-            self.now[value] = self.again(value, *(self._checked(operand) for operand in value.operands))
+            self.now[value] = self.again(value, *(self._checked(value, operand) for operand in value.operands))
             self.within[value] = ()
             return
         rule = self.own_rules.get(value) or self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)
@@ -172,9 +182,15 @@ class Bounder:
             raise UnboundedError(f"{call.target if call is not None else value.op} of sizes that vary has no rule")
         self.now[value], self.within[value] = rule(self, value)
 
-    def _checked(self, operand: Value) -> Value:
+    def _checked(self, value: Value, operand: Value) -> Value:
         """What a check sees: in the place of what is beyond the first class, which there is."""
-        return self.safe_places(operand) if isinstance(operand.type, TensorType) else self.now[operand]
+        if not isinstance(operand.type, TensorType):
+            return self.now[operand]
+        safe = self.safe_places(operand)
+        _, size, *ignored = value.attributes["call"].arguments
+        if not isinstance(size, Extent):
+            return safe
+        return self.guarded(safe, operand, size.expression, next((one for one in ignored if type(one) is int), None))
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -228,6 +244,20 @@ class Bounder:
         """The numbers from 0 to before a size."""
         return self.build("iota", shape=(size,), dimension=0, dtype=dtype)
 
+    def as_declared(self, new: Value, value: Value) -> Value:
+        """A new value with the strides that the old one has."""
+        kind = fixed(value.type)
+        if new.type == kind:
+            return new
+        assert isinstance(kind, TensorType)
+        return self.emit(replace(build("reshape", new, shape=kind.shape), type=kind))
+
+    def stretched(self, value: Value, along: int, size: int) -> Value:
+        """A value with anything behind it along one dimension."""
+        assert isinstance(value.type, TensorType)
+        more = tuple(size - kept if place == along else 0 for place, kept in enumerate(value.type.shape))
+        return self.build("pad", value, low=(0,) * value.type.rank, high=more, value=0) if any(more) else value
+
     # -- masks --------------------------------------------------------------------------------------------------
 
     def mixed(self, value: Value, place: int) -> Dimension:
@@ -251,7 +281,14 @@ class Bounder:
     def filled(self, new: Value, dimensions: Mapping[int, Dimension], filling: float) -> Value:
         """A new value with `filling` in the place of what is beyond in some of its dimensions."""
         assert isinstance(new.type, TensorType)
-        shape, masks = new.type.shape, []
+        mask = self.mask(dimensions, new.type.shape)
+        if mask is None:
+            return new
+        return self.build("select", mask, new, self.constant(filling, new.type.dtype, new.type.shape))
+
+    def mask(self, dimensions: Mapping[int, Dimension], shape: Sequence[int]) -> Value | None:
+        """For each element of a shape, whether it is within in these dimensions; None where all are."""
+        masks = []
         for place, dimension in dimensions.items():
             if varies(dimension):
                 row = self.row_mask(dimension, shape[place])
@@ -259,10 +296,7 @@ class Bounder:
                 if len(shape) > 1:
                     row = self.build("reshape", row, shape=stretched)
                 masks.append(self.spread(row, shape))
-        if not masks:
-            return new
-        mask = reduce(lambda one, other: self.build("logical_and", one, other), masks)
-        return self.build("select", mask, new, self.constant(filling, new.type.dtype, shape))
+        return reduce(lambda one, other: self.build("logical_and", one, other), masks) if masks else None
 
     def row_mask(self, dimension: Dimension, size: int) -> Value:
         """For each position of a dimension, whether it is within."""
@@ -288,6 +322,24 @@ class Bounder:
             return self.now[index]  # the memory behind an input holds zeros, or places of an earlier call
         assert isinstance(index.type, TensorType)
         return self.masked(index, range(index.type.rank), 0)
+
+    def guarded(self, safe: Value, index: Value, size: Polynomial, ignored: int | None = None) -> Value:
+        """Places as they are safe to use, but that those from a call's own size on are in no range at all.
+
+        The memory is larger than the size, and there would be such a place. Kernels check that there is none, and use
+        the safe places. An `ignored` number is none.
+        """
+        assert isinstance(index.type, TensorType)
+        shape, dtype = fixed(index.type.shape), index.type.dtype
+        new = self.now[index]
+        wrong = self.build("ge", new, self.scalar(size, dtype, shape))
+        if ignored is not None:
+            counts = self.build("ne", new, self.constant(ignored, dtype, shape))
+            wrong = self.build("logical_and", wrong, counts)
+        mask = self.mask({place: self.mixed(index, place) for place in range(len(shape))}, shape)
+        if mask is not None:
+            wrong = self.build("logical_and", mask, wrong)
+        return self.build("select", wrong, self.constant(torch.iinfo(dtype).max, dtype, shape), safe)
 
     def single(self, value: Value, place: int) -> Polynomial:
         """The size of a dimension of which a prefix is within."""

@@ -120,7 +120,7 @@ def test_an_index_out_of_range_is_eagers_error(name: str, wrong: int) -> None:
             assert torch.equal(compiled(x, index), right)
 
 
-# Whether all of it is one region: what can be out of range, and is costly to make, is left to PyTorch.
+# Whether all of it is one region: what can be out of range, and is costly to make, is made in a region before.
 MADE = {
     "where the largest is": (lambda x: x[x.argmax(0)] * 2, True),
     "where the smallest of all is": (lambda x: x.flatten().index_select(0, x.argmin().reshape(1)), True),

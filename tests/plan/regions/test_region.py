@@ -1,4 +1,4 @@
-"""Cheap values are made behind the library call that they would otherwise be stored across."""
+"""Regions are cut by library calls and behind places to be checked; cheap values are made behind the cut."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from weft.ir.types import TensorType, contiguous
 from weft.plan.regions.region import find_regions
 
 CPU = torch.device("cpu")
+NUMBER_OF_PLACES = contiguous(torch.int64, (1,), CPU)
 NUMBER, TENSOR = contiguous(torch.float32, (), CPU), contiguous(torch.float32, (64,), CPU)
 
 
@@ -61,6 +62,15 @@ def test_two_tensors_are_not_stored_instead_of_one() -> None:
     after = Value("mul", (called, both), square)
     found = regions_of((x, y), (first, second, third, both, called, after), after)
     assert found == [(first, second, third, both), (after,)]
+
+
+def test_places_that_kernels_find_are_checked_behind_a_cut_of_their_own() -> None:
+    x, where = given("x"), given("where", contiguous(torch.int64, (8,), CPU))
+    total = Value("sum", (where,), NUMBER_OF_PLACES, MappingProxyType({"dimensions": (0,), "keep": True}))
+    place = Value("add", (total, total), NUMBER_OF_PLACES)  # what the check reads lies in memory: it does not move
+    found = Value("take", (x, place), contiguous(torch.float32, (1,), CPU), MappingProxyType({"dimension": 0}))
+    doubled = Value("add", (found, found), found.type)
+    assert regions_of((x, where), (total, place, found, doubled), doubled) == [(total, place), (found, doubled)]
 
 
 def test_a_call_that_needs_nothing_native_cuts_nothing() -> None:

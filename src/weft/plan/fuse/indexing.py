@@ -13,7 +13,7 @@ from weft.plan.kernels.check import plan_check
 from weft.plan.kernels.expression import View, explicit_rounding
 from weft.plan.kernels.loop import LoopExpression
 from weft.plan.kernels.scatter import ScatterExpression, plan_scatter
-from weft.plan.regions.indices import index_expression, index_of, limit_of
+from weft.plan.regions.indices import index_expression, index_of, limit_of, unguarded
 from weft.plan.regions.lazy import (
     BodyWriter,
     Computed,
@@ -37,7 +37,7 @@ JOINS = {
 def take(fusion: Fusion, value: Value) -> Lazy:
     """Slices at the places of a list: the list is seen as an index along its dimension."""
     shape, dimension = tensor_type(value).shape, value.attributes["dimension"]
-    index = fusion.operand(value, 1)
+    index = _index(fusion, value)
     spread = index.viewed(lambda window: _along(window, shape, dimension), shape)
     assert spread is not None, "a list can be seen along any dimension"
     return _taken(fusion, value, spread)
@@ -45,7 +45,12 @@ def take(fusion: Fusion, value: Value) -> Lazy:
 
 def gather(fusion: Fusion, value: Value) -> Lazy:
     """One element for each index."""
-    return _taken(fusion, value, fusion.operand(value, 1))
+    return _taken(fusion, value, _index(fusion, value))
+
+
+def _index(fusion: Fusion, value: Value) -> Lazy:
+    """The places that an op takes from or writes to, which are checked before the region runs."""
+    return unguarded(fusion.operand(value, 1))
 
 
 def _along(window: Window, shape: tuple[int, ...], dimension: int) -> Window:
@@ -74,7 +79,7 @@ def scatter(fusion: Fusion, value: Value) -> Lazy:
     """A copy of the first operand, with elements replaced or added to where the index says."""
     shape, dimension = tensor_type(value).shape, value.attributes["dimension"]
     check(fusion, value)
-    index, source = fusion.operand(value, 1), fusion.operand(value, 2)
+    index, source = _index(fusion, value), fusion.operand(value, 2)
     out = fusion.place_for(value, plain(shape))
     fusion.assembly.store(fusion.operand(value), out)
     fusion.assembly.settle(out.source.buffer)  # what is scattered goes over it
@@ -113,6 +118,15 @@ def _emit(fusion: Fusion, value: Value, place: Lazy, source: Lazy, target: tuple
     assembly.call(kernel, (Location(out.source.buffer),), reads)
 
 
+def _looked_at_once(index: Lazy) -> Lazy:
+    """One of the places along each dimension along which they are the same."""
+    once = tuple(min(size, 1) if _is_steady(index, place) else size for place, size in enumerate(index.shape))
+    none, steps = (0,) * len(once), (1,) * len(once)
+    found = index.viewed(lambda window: window.sliced(none, once, steps), once)
+    assert found is not None, "a part of an index is one"
+    return found
+
+
 def check(fusion: Fusion, value: Value) -> None:
     """Have what a value relies on compared with its limits, before anything runs; each index once."""
     limit = limit_of(value)
@@ -122,6 +136,7 @@ def check(fusion: Fusion, value: Value) -> None:
     # Moves of an index may have been made before the region: then it is their result that lies outside.
     lazy = index_expression(limit.index, fusion.from_outside) or index_expression(index_of(value), fusion.from_outside)
     assert lazy is not None, "only what can be checked is part of a region"
+    lazy = _looked_at_once(lazy)
     node: Node = lazy.node if lazy.dtype == "i64" else Computed("cast", (lazy.node,), "i64")
     if limit.ignored is not None:
         counts = Computed("ne", (node, FixedNumber(limit.ignored, "i64")), "bool")

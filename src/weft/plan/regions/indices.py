@@ -16,7 +16,7 @@ import torch
 
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
-from weft.ir.types import DTYPE_NAMES, TensorType
+from weft.ir.types import DTYPE_NAMES, DTYPES_BY_NAME, TensorType
 from weft.plan.regions.lazy import Computed, Counted, FixedNumber, Lazy, Leaf, LeafSource, Window, plain
 from weft.trace.lift.checks import CHECK_CLASSES, CHECK_DATA, CHECK_ONE_HOT, CHECK_PLACES
 
@@ -279,6 +279,16 @@ def index_of(value: Value) -> Value:
     return value.operands[1 if value.op in INDEXED else 0]
 
 
+def unguarded(index: Lazy) -> Lazy:
+    """An index without what puts places that there are not in any range: once it is checked, there are none."""
+    node = index.node
+    if not isinstance(node, Computed) or node.op != "select":
+        return index
+    _, outside, places = node.operands
+    is_guard = isinstance(outside, FixedNumber) and outside.number == torch.iinfo(DTYPES_BY_NAME[outside.dtype]).max
+    return Lazy(index.shape, places) if is_guard else index
+
+
 def _origin(index: Value) -> Value:
     """An index before moves that change none of its elements."""
     while index.op in SAME_ELEMENTS or (index.op == "cast" and _is_widened(index)):
@@ -342,9 +352,9 @@ def uniform(value: Value) -> FixedNumber | None:
     return None
 
 
-def can_check(value: Value, is_outside: Callable[[Value], bool]) -> bool:
-    """Whether a value that may fail can be checked before the region runs, given what lies outside of it."""
-    limit = limit_of(value)
+def read_by_check(value: Value, is_outside: Callable[[Value], bool]) -> frozenset[Value] | None:
+    """What a check of a value that may fail reads of what lies outside, before the region runs; None without one."""
+    read: set[Value] = set()
 
     def outside(operand: Value) -> Lazy | None:
         kind = operand.type
@@ -354,6 +364,11 @@ def can_check(value: Value, is_outside: Callable[[Value], bool]) -> bool:
         name, window = DTYPE_NAMES[kind.dtype], Window(kind.shape, kind.strides)
         if operand.op == "constant":
             window = plain(kind.shape)
+        else:
+            read.add(operand)
         return Lazy(kind.shape, number or Leaf(LeafSource(), window, name))
 
-    return limit is not None and (limit.is_kept or index_expression(limit.index, outside) is not None)
+    limit = limit_of(value)
+    if limit is None or (not limit.is_kept and index_expression(limit.index, outside) is None):
+        return None
+    return frozenset(read)

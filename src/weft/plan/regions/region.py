@@ -6,7 +6,7 @@ outputs as a tuple. It exists between fusing and planning only; no printed or sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, NothingType, TensorType, TupleType, Type
 from weft.plan.kernels.expression import DTYPE_BYTES
-from weft.plan.regions.indices import INDEXED, SCATTERS, can_check, limit_of
+from weft.plan.regions.indices import INDEXED, SCATTERS, read_by_check
 from weft.trace.lift.reductions import is_selected
 
 FLOATS = frozenset({"f32", "f64"})
@@ -29,6 +29,7 @@ POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_p
 ATTENTION = frozenset({"attention", "attention_gradient"})
 JOINING = SCATTERS - {"scatter"}
 IMAGE_RANK, BYTES_OF_A_WORD = 4, 4
+Levels = dict[Value, tuple[bool, int]]
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
 
@@ -51,9 +52,9 @@ class Region:
 
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     """Cut a graph into regions, as few as the library calls between them allow."""
-    levels = _levels(graph)
-    _write_last(graph, levels)
-    sink(graph, levels)
+    levels, checked = _levels(graph)
+    _write_last(graph, levels, checked)
+    sink(graph, levels, frozenset().union(*checked.values()))
     wanted = set(graph.roots())
     users = graph.users()
     found = []
@@ -77,13 +78,17 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     return found
 
 
-def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
-    """For each value whether a kernel computes it, and how many library calls come before it at most.
+def _levels(graph: Graph) -> tuple[Levels, dict[Value, frozenset[Value]]]:
+    """For each value whether a kernel computes it, and how many cuts come before it at most.
 
-    A library call that needs nothing of what kernels compute, as one that draws the mask of a dropout, is on the level
-    before all others. Library calls with effects keep their order: none is on a lower level than the one before.
+    Every library call is a cut. A library call that needs nothing of what kernels compute, as one that draws the mask
+    of a dropout, is on the level before all others. Library calls with effects keep their order: none is on a lower
+    level than the one before. What takes from or writes to places that kernels find is behind a cut of its own where
+    the places could not be checked otherwise. Tells also what is so checked, with what kernels have made that the
+    check reads.
     """
-    levels: dict[Value, tuple[bool, int]] = dict.fromkeys(graph.inputs, (False, -1))
+    levels: Levels = dict.fromkeys(graph.inputs, (False, -1))
+    checked: dict[Value, frozenset[Value]] = {}
     last_effect = -1
     first = _made_of_nothing(graph)
     for value in graph.values:
@@ -92,21 +97,34 @@ def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
         if native:
             depth = max((level + (not was_native) for was_native, level in needed), default=0)
             depth = -1 if value in first else max(depth, 0)
+            if value.op in INDEXED:
+                read = read_by_check(value, _before(levels, depth))
+                if read is None:
+                    depth += 1
+                    read = read_by_check(value, _before(levels, depth))
+                    assert read is not None, "all that a value is made of lies in memory there"
+                checked[value] = frozenset(operand for operand in read if levels[operand][0])
         else:
             depth = max((level for _, level in needed), default=-1)
         if keeps_order(value) and not native:
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
-    return levels
+    return levels, checked
 
 
-def _write_last(graph: Graph, levels: dict[Value, tuple[bool, int]]) -> None:
-    """Put what is written behind the last library call: a call that fails must find nothing written.
+def _before(levels: Levels, depth: int) -> Callable[[Value], bool]:
+    """Whether a value lies in memory when the region of a level begins."""
+    return lambda value: not levels[value][0] or levels[value][1] < depth
+
+
+def _write_last(graph: Graph, levels: Levels, checked: Mapping[Value, frozenset[Value]]) -> None:
+    """Put what is written behind the last cut: a call that fails must find nothing written.
 
     Then it is written in place, not to memory of its own and copied. What it is made of follows, where that is cheap.
     """
     users = graph.users()
-    last = max((level for value, (native, level) in levels.items() if not native and value.operands), default=-1)
+    calls = [level for value, (native, level) in levels.items() if not native and value.operands]
+    last = max([*calls, *(levels[value][1] - 1 for value, read in checked.items() if read)], default=-1)
     for value in {write.value for write in graph.writes}:
         native, level = levels.get(value, (False, 0))
         if native and level <= last and not users[value] and OPS[value.op].elementwise:
@@ -131,12 +149,11 @@ def keeps_order(value: Value) -> bool:
     return OPS[value.op].effect is not None or value.op in ("library", "update")
 
 
-def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
+def is_native(value: Value, levels: Levels) -> bool:
     """Whether a kernel can compute a value."""
     if value.op == "item":
         return levels[value.operands[0]][0]
-    limit = limit_of(value)
-    if limit is not None and not can_check(value, lambda operand: not levels[operand][0]):
+    if value.op == "library" and read_by_check(value, lambda operand: not levels[operand][0]) is None:
         return False
     kinds = [operand.type for operand in value.operands]
     if not all(map(_is_plain, kinds if value.op == "library" else [value.type, *kinds])):
@@ -148,7 +165,7 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
     if value.op in INDEXED or value.op == "top_places":
         return _joins(value) and _finds(value)
     if value.op == "library":
-        return limit is not None
+        return True
     return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
 
 
@@ -213,17 +230,16 @@ def _crops(value: Value) -> bool:
 # to hand over what it is made of (a number before it is spread out, a tensor that is handed over anyway), it is made
 # behind the call, in the kernel that reads it.
 CHEAP_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "reverse", "iota"})
-Levels = dict[Value, tuple[bool, int]]
 
 
-def sink(graph: Graph, levels: Levels) -> None:
+def sink(graph: Graph, levels: Levels, stay: Collection[Value]) -> None:
     """Move cheap values to the first level that reads them; `levels` says for each whether it is native, and where."""
     users = graph.users()
     wanted = set(graph.roots())
     for value in reversed(graph.values):
         native, level = levels[value]
         readers = users[value]
-        if not native or value in wanted or not readers or not _is_cheap(value):
+        if not native or value in wanted or value in stay or not readers or not _is_cheap(value):
             continue
         first = min(levels[reader][1] for reader in readers)
         if first <= level or not all(levels[reader][0] for reader in readers):

@@ -62,8 +62,11 @@ class Condition:
         return cls(test, str(expression), is_equality=getattr(expression, "rel_op", None) == "==")
 
     def holds(self, numbers: Sequence[Any]) -> bool:
-        """Whether it does."""
-        return bool(self.test.value(numbers))
+        """Whether it does; what cannot be asked of other numbers, a remainder by 0, was not reached with them."""
+        try:
+            return bool(self.test.value(numbers))
+        except ZeroDivisionError:
+            return False
 
 
 def is_countable(thing: Any) -> bool:
