@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.ways import Work, assert_every_way
 
+import weft
+
 F = torch.nn.functional
 
 
@@ -117,3 +119,15 @@ def test_views_with_lazy_bits_hold_what_eager_reads(
 
     del name
     assert_every_way(make)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_gradient_whose_memory_holds_the_other_sign_comes_in_as_it_is(again: bool) -> None:
+    def gradients(function: Any) -> Any:
+        x = torch.linspace(0.1, 1, 6).reshape(2, 3).requires_grad_()
+        found = torch.autograd.grad(function(x), x, torch.ones(2, 3)._neg_view(), create_graph=again)
+        return [*found, *(torch.autograd.grad(found[0].sum(), x) if again else ())]
+
+    hybrid = weft.hybridize(lambda x: x.tanh() * x)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(hybrid), gradients(lambda x: x.tanh() * x))

@@ -183,6 +183,8 @@ class BackwardRuns:
         looks = (id(kinds), autocast, *map(_look, tangents))
         quick = self._quick.get(looks)
         if quick is None or not (quick[1].holds is None or quick[1].holds()):
+            if any(map(_is_negative, tangents)):
+                return self.run(saved, kinds, [*map(_resolved, tangents)], autocast)
             if len(self._quick) >= MOST_LOOKS:
                 self._quick.clear()
             types = self._types(tangents)
@@ -198,6 +200,7 @@ class BackwardRuns:
         tangents: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         """Give the gradients of what is wanted as ones that can be differentiated, by that and by the tangents."""
+        tangents = [*map(_resolved, tangents)]
         present = [tangent for tangent in tangents if tangent is not None]
         asking = frozenset(index for index, tangent in enumerate(present) if tangent.requires_grad)
         types = _types(tangents)
@@ -325,7 +328,16 @@ def _look(tangent: torch.Tensor | None) -> tuple[Any, ...] | None:
     """What a backward depends on of a tangent; it is on the device of the result, as autograd has seen to."""
     if tangent is None or tangent.layout is not torch.strided:
         return None if tangent is None else (tangent.layout,)
-    return (tangent.dtype, tangent.shape, tangent.stride())
+    return (tangent.dtype, tangent.shape, tangent.stride(), tangent.is_neg())
+
+
+def _is_negative(tangent: torch.Tensor | None) -> bool:
+    """Whether a tangent's memory holds the numbers of the other sign: code reads memory as it is."""
+    return tangent is not None and tangent.is_neg()
+
+
+def _resolved(tangent: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tangent is None else tangent.resolve_neg()
 
 
 def _types(tangents: Sequence[torch.Tensor | None]) -> Tangents:
