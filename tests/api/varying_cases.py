@@ -112,6 +112,11 @@ def with_a_view(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, y[:, y.shape[1] // 2 :]
 
 
+def packed(x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows, (hidden, cells) = LSTM(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return (*nn.utils.rnn.pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1]), hidden, cells)
+
+
 def written(x: torch.Tensor, part: slice) -> torch.Tensor:
     y = x.clone()
     y[:, part] = 0.0
@@ -223,6 +228,7 @@ CASES: dict[str, Case] = {
     "batch norm of this batch": of_images(lambda x: F.batch_norm(x, None, None, training=True)),
     "layer norm of whole images": of_images(lambda x: F.layer_norm(x, x.shape[1:])),
     "lstm": of_text(LSTM),
+    "packed sequences": Case(packed, lambda length: with_lengths(3, length), ((5,), (7,), (9,), (33,), (2,), (64,))),
     "gru": of_text(GRU),
     "recurrent net": of_text(lambda x: RNN(x.transpose(0, 1))),
     "attention of a module": of_text(

@@ -40,6 +40,18 @@ ASKED = (Tensor.dim, Tensor.dtype.__get__, Tensor.device.__get__)  # type: ignor
 class Longest(int):
     """How many steps there may be at most, where PyTorch asks for those of the longest sequence."""
 
+    steps: Any
+
+    def __gt__(self, other: Any) -> Any:
+        return self.steps > other if isinstance(other, torch.SymInt) else int(self) > other
+
+
+def longest_of(steps: Any) -> Longest:
+    """So many steps, which may vary."""
+    found = Longest(hint_of(steps))
+    found.steps = steps
+    return found
+
 
 class Packed(NamedTuple):
     """A padded batch [steps, batch, ...] with zeros behind the ends, and how long its sequences are.
@@ -170,7 +182,7 @@ class PackedSequences:
         if function in ASKED:
             return function
         if function is Tensor.size and arguments[1:] == (0,) and not asked_by_user():
-            return lambda *_: Longest(hint_of(packed.rows.shape[0]))
+            return lambda *_: longest_of(packed.rows.shape[0])
         if function is Tensor.__getitem__ and arguments[1:] == (0,):
             return lambda *_: torch.tensor(packed.rows.shape[1])  # no sequence is empty
         return None
@@ -249,28 +261,31 @@ def _direction(
     outputs = taken_whole(function, call, {})(*call)[0]
     if not is_lstm:
         return outputs, packed.last(outputs)
-    return outputs, packed.last(outputs), packed.last(_cells((packed.rows, outputs), begin, weights, has_biases))
+    return outputs, packed.last(outputs), _last_cells(packed, outputs, begin, weights, has_biases)
 
 
-def _cells(
-    run: tuple[Tensor, Tensor], begin: tuple[Tensor, ...], weights: Sequence[Tensor], has_biases: bool
+def _last_cells(
+    packed: Packed, outputs: Tensor, begin: tuple[Tensor, ...], weights: Sequence[Tensor], has_biases: bool
 ) -> Tensor:
-    """The cells of an LSTM at all steps, which it tells of the last one alone: made again of what its gates saw.
+    """The cells of an LSTM at the end of each sequence, which it tells of the last step alone.
 
-    Where nobody asks for them they are no part of the program.
+    They are made again of what its gates saw: of what a step has added so much is left as all later ones have kept,
+
+        c = f[1] f[2] ... f[n] c[0] + sum over t of f[t + 1] ... f[n] i[t] g[t],
+
+    and these products are sums of logarithms, from the end on, so that what is left of much is as exact as ever. Where
+    nobody asks for them they are no part of the program.
     """
-    rows, outputs = run
+    rows = packed.rows
     biases = weights[2:4] if has_biases else (None, None)
     before = torch.cat((begin[0], outputs[:-1]))
     linear = torch.nn.functional.linear
     gates = linear(rows, weights[0], biases[0]) + linear(before, weights[1], biases[1])
     given, forget, new, _ = gates.chunk(4, -1)
-    added, kept = given.sigmoid() * new.tanh(), forget.sigmoid()
-    cells, cell = [], begin[1][0]
-    for step in range(rows.shape[0]):
-        cell = kept[step] * cell + added[step]
-        cells.append(cell)
-    return torch.stack(cells)
+    added = packed.filled(given.sigmoid() * new.tanh(), 0.0)
+    kept = packed.filled(torch.nn.functional.logsigmoid(forget), 0.0).flip(0).cumsum(0).flip(0)
+    later = torch.cat((kept[1:], torch.zeros_like(kept[:1])))
+    return kept[0].exp() * begin[1][0] + (later.exp() * added).sum(0)
 
 
 def _can_pack(given: Any, lengths: Any, batch_first: Any) -> bool:
