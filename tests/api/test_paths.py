@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -436,3 +437,19 @@ def test_a_path_that_takes_over_has_the_numbers_that_were_read_of_arguments() ->
     for factor, level in ((5, 1), (6, 5), (7, 1), (8, 1), (9, 7)):
         given = torch.ones(3), torch.tensor(factor), torch.tensor(level)
         torch.testing.assert_close(ours(*given), function(*given))
+
+
+def test_nothing_is_logged_of_numbers_that_do_not_flow_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch logs what is raised where something decides by symbols; the trace with numbers written in stands."""
+    told: list[logging.LogRecord] = []
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    monkeypatch.setattr(log, "handle", lambda record: told.append(record) if log.filter(record) else None)
+
+    def function(x: Tensor, count: Tensor) -> Tensor:
+        return x.topk(min(int(count) + 1, 6), dim=1).values.sum(1)
+
+    ours = weft.hybridize(function)
+    for count in (3, 4, 2):
+        x = torch.randn(8, 6, requires_grad=True)
+        torch.testing.assert_close(ours(x, torch.tensor(count)), function(x, torch.tensor(count)))
+    assert not told

@@ -272,15 +272,20 @@ def without_anomaly_search() -> Iterator[None]:
         yield
 
 
+LOGS_OF_ERRORS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+
 @contextmanager
 def without_error_log() -> Iterator[None]:
-    """PyTorch logs what an operator's shape rule raises; here the exception itself reaches the user."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    log.addFilter(_nothing)
+    """PyTorch logs what a shape rule raises, or what decides by symbols; here the exception itself reaches the user."""
+    logs = [logging.getLogger(name) for name in LOGS_OF_ERRORS]
+    for log in logs:
+        log.addFilter(_nothing)
     try:
         yield
     finally:
-        log.removeFilter(_nothing)
+        for log in logs:
+            log.removeFilter(_nothing)
 
 
 def _nothing(_record: logging.LogRecord) -> bool:
