@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.passes.runs import assert_same
 
+import weft
 from weft.ir.parser import parse_graph
 from weft.passes.redundancy import content_of, remove_dead_code, share_common_subexpressions
 from weft.passes.rewrite import has_effect, is_reproducible
@@ -85,6 +86,45 @@ def test_random_numbers_drawn_for_nothing_still_advance_the_generator() -> None:
     after = remove_dead_code(graph)
     assert len(after.values) == 4
     assert_same(graph, after, [torch.ones(4)])
+
+
+def test_what_refuses_an_index_stays_unless_it_is_refused_anyway() -> None:
+    graph = parse_graph(
+        """graph g(%x: f32[5,3], %i: i64[4,3], %j: i64[4,3]) {
+             %0: f32[4,3] = library aten.gather.default(%x, 0, %i)
+             %1: f32[5,3] = library aten.scatter.value(%x, 0, %i, 0)
+             %2: f32[5,3] = library aten.scatter.value(%x, 0, %j, 0)
+             %3: f32[5,3] = library aten.scatter.value(%x, 1, %i, 0)
+             %4: f32[4,3] = library aten.gather.default(%x, 0, %i)
+             %5: f32[4,3] = library aten.gather.default(%x, 0, %j)
+             return %4
+           }"""
+    )
+    kept = remove_dead_code(graph).values
+    assert [graph.values.index(value) for value in kept] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("write", ["index_add_", "scatter_", "setitem", "floor_divide_"])
+def test_a_write_that_nobody_reads_refuses_its_data_as_in_eager(write: str) -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros(2, dtype=torch.int64)
+        if write == "setitem":
+            made[i] = 1
+        elif write == "floor_divide_":
+            made.floor_divide_(i)
+        else:
+            getattr(made, write)(0, i, i)
+        return x + 1
+
+    hybrid, x = weft.hybridize(function), torch.ones(3)
+    for i in ([1, 1], [0, 7], [1, 1], [0, 0]):
+        try:
+            right = function(x, torch.tensor(i))
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error)):
+                hybrid(x, torch.tensor(i))
+        else:
+            assert torch.equal(hybrid(x, torch.tensor(i)), right)
 
 
 def test_a_setting_of_the_random_state_stays_with_what_it_sets() -> None:

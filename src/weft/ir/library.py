@@ -129,11 +129,19 @@ EFFECTFUL = frozenset(
 DIVISIONS = frozenset(f"aten.{operator}" for operator in ("floor_divide", "remainder", "fmod"))
 """Operators that refuse to divide integers by zero."""
 
-INDEXINGS = frozenset(
+AT_PLACES = frozenset(
     f"aten.{operator}"
     for operator in (
-        *("embedding", "index", "index_select", "gather", "take", "scatter", "scatter_add", "scatter_reduce"),
-        *("index_add", "index_copy", "index_fill", "index_put", "nll_loss_forward", "nll_loss2d_forward"),
+        *("index_select", "gather", "scatter", "scatter_add", "scatter_reduce"),
+        *("index_add", "index_copy", "index_fill"),
+    )
+)
+"""Operators that are given a tensor, a dimension, and an index of places along it."""
+
+INDEXINGS = AT_PLACES | frozenset(
+    f"aten.{operator}"
+    for operator in (
+        *("embedding", "index", "take", "index_put", "nll_loss_forward", "nll_loss2d_forward"),
         "binary_cross_entropy",
     )
 )
@@ -219,7 +227,7 @@ def has_effect(target: str) -> bool:
 @cache
 def may_refuse(target: str, *, of_floats: bool) -> bool:
     """Whether a call may raise because of data: then it stays when nobody uses its result, as it does in eager code."""
-    packet = packet_name(target)
+    packet = packet_name(target).removesuffix("_")
     divides = packet in DIVISIONS or (packet == "aten.div" and target.endswith("_mode"))
     return packet in INDEXINGS or (divides and not of_floats)
 

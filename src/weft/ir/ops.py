@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -373,11 +373,30 @@ def effect_of(value: Value) -> str | None:
 
 def may_refuse(value: Value) -> bool:
     """Whether computing a value may raise because of data, as an index out of range does."""
-    if value.op != "library":
+    if value.op not in ("library", "update"):
         return False
     first = value.operands[0].type if value.operands else None
     of_floats = isinstance(first, TensorType) and first.dtype.is_floating_point
     return library.may_refuse(value.attributes["call"].target, of_floats=of_floats)
+
+
+def refusal_of(value: Value) -> Hashable:
+    """What makes a value refuse its data: the same for values that refuse the same index, of as many places, alike.
+
+    None for a value that refuses nothing.
+    """
+    if not may_refuse(value):
+        return None
+    call: library.Call = value.attributes["call"]
+    packet, given = library.packet_name(call.target).removesuffix("_"), call.arguments
+    if packet not in library.AT_PLACES or len(given) < 3 or not isinstance(given[2], library.Operand):
+        return value
+    kind = value.operands[given[0].index].type if isinstance(given[0], library.Operand) else value.type
+    along = given[1]
+    if not isinstance(kind, TensorType) or not isinstance(along, int) or not kind.rank:
+        return value
+    is_index_error = packet.startswith("aten.index_")  # the others raise a RuntimeError
+    return is_index_error, value.operands[given[2].index], kind.shape[along]
 
 
 @dataclass(frozen=True, slots=True)

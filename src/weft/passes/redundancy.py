@@ -13,7 +13,7 @@ import torch
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.library import Argument, Call
 from weft.ir.literals import bytes_of
-from weft.ir.ops import OPS, may_refuse
+from weft.ir.ops import OPS, refusal_of
 from weft.ir.types import TensorType, TupleType
 from weft.passes.rewrite import Groups, has_effect, is_reproducible, rebuild
 
@@ -65,14 +65,24 @@ def content_of(attribute: Any) -> Hashable:
 
 
 def remove_dead_code(graph: Graph) -> Graph:
-    """Keep what results and writes are computed from, and what does more: draws at random, or raises for some data."""
-    needed: set[Value] = set(graph.roots())
-    for value in reversed(graph.values):
-        if value in needed or has_effect(value) or may_refuse(value):
-            needed.add(value)
-            needed.update(value.operands)
+    """Keep what results and writes are computed from, and what does more: draws at random, or alone refuses data."""
+    needed = _needed(graph, set(graph.roots()).union(filter(has_effect, graph.values)))
+    alone: dict[Hashable, Value] = {}
+    for value in sorted(graph.values, key=lambda value: value not in needed):  # what is needed first, else in order
+        alone.setdefault(refusal_of(value), value)
+    alone.pop(None, None)
+    needed = _needed(graph, needed.union(alone.values()))
     values = tuple(value for value in graph.values if value in needed)
     return graph if len(values) == len(graph.values) else replace(graph, values=values)
+
+
+def _needed(graph: Graph, wanted: set[Value]) -> set[Value]:
+    """What some values are computed from, and these."""
+    needed = set(wanted)
+    for value in reversed(graph.values):
+        if value in needed:
+            needed.update(value.operands)
+    return needed
 
 
 # `torch.linalg.svdvals` asks for singular vectors too when autograd might want them, and a trace cannot know earlier
