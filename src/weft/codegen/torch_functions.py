@@ -34,9 +34,12 @@ def _put_node() -> Callable[[torch.Tensor], object]:
 put_node = _put_node()
 
 
+has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
+
+
 def is_batched(tensor: torch.Tensor | None) -> bool:
     """Whether a tensor stands for a batch of such, as in gradients with `is_grads_batched=True`: it has no memory."""
-    return tensor is not None and not torch._C._has_storage(tensor) and tensor.layout is torch.strided
+    return tensor is not None and not has_storage(tensor) and tensor.layout is torch.strided
 
 
 def in_slices(

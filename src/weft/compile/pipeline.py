@@ -266,7 +266,7 @@ def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compi
 
 def _forward(traced: Traced, gradient: Gradient, graph: Graph) -> Forward:
     """Give the forward of a program with gradients; `graph` is that of `gradient`."""
-    carrying = set(gradient.roots)
+    carrying = dict(zip(gradient.roots, gradient.groups or (0,) * len(gradient.roots), strict=True))
     visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
     return Forward(
         graph,
@@ -276,6 +276,7 @@ def _forward(traced: Traced, gradient: Gradient, graph: Graph) -> Forward:
         gradient.unreached,
         rarely_changing(traced),
         gradient.own,
+        [carrying.get(value, 0) for value in visible],
     )
 
 

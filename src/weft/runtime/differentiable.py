@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.codegen.torch_functions import in_slices, is_batched, put_node, version_of
+from weft.codegen.torch_functions import put_node, version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
@@ -50,6 +50,7 @@ class Forward:
     `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
     order, saved ones left out) carry gradients; `wanted` which inputs ask for one, and `unreached` which of those never
     get it; `weights` are inputs that change rarely. `own` are saved values that are results others are computed from.
+    `groups` numbers what carries gradients: backwards of different numbers may run one after the other.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Forward:
     unreached: Sequence[int]
     weights: frozenset[Value]
     own: Sequence[int] = ()
+    groups: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,9 @@ class DifferentiableExecutable:
         self.carries = tuple(carries[value] for value in fresh)
         self._all_carry = all(self.carries)
         self._fresh = tuple(fresh)
+        self.groups = self._grouped_by(forward.groups)
         self.tie_apart()
-        self._saved = _Saved(saved, position, inputs)
+        self._saved = _Saved(saved, position, inputs, is_grouped=bool(self.groups))
         self.wanted = tuple(forward.wanted)
         self._own = tuple(forward.own)
         written = {write.input for write in graph.writes}
@@ -141,7 +144,32 @@ class DifferentiableExecutable:
         """
         others = {self.graph.results[number].value for number in linked}
         rest = [at for at, carries in enumerate(self.carries) if carries and self._fresh[at] not in others]
-        self._apart = tuple(rest) if len(rest) > 1 else ()
+        alone = {places[0] for places in self.groups if len(places) == 1}  # they have nodes of their own
+        self._apart = tuple(at for at in rest if at not in alone) if len(rest) > 1 else ()
+
+    def _grouped_by(self, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The places of fresh results that carry gradients, by group; nothing where all are in one."""
+        groups: dict[int, list[int]] = {}
+        for value, number in dict(zip(self.graph.roots(), numbers, strict=False)).items():
+            if value in self._fresh and self.carries[self._fresh.index(value)]:
+                groups.setdefault(number, []).append(self._fresh.index(value))
+        return tuple(map(tuple, groups.values())) if len(groups) > 1 else ()
+
+    def _finished(self, made: tuple[Any, ...]) -> Sequence[Any]:
+        """What a forward has made, with nodes of groups and of single results above its node."""
+        if self.groups:
+            found = list(made)
+            node = made[self.groups[0][0]].grad_fn
+            saved, node.for_groups = node.for_groups, None
+            for places in self.groups:
+                own = [made[place] for place in places]
+                above = _put_group((node, saved, tuple(one.detach() for one in own)), *own)
+                for place, one in zip(places, above, strict=True):
+                    found[place] = one
+            made = tuple(found)
+        for place in self._apart:
+            put_node(made[place])
+        return made
 
     @property
     def forward_graph(self) -> Any:
@@ -154,9 +182,7 @@ class DifferentiableExecutable:
         shown = [given[index] for index in self._shown]
         if forward_levels():  # a tangent of any input is refused
             shown += given
-        made = _Node.apply(self, given, None, *shown)  # type: ignore[no-untyped-call]
-        for place in self._apart:
-            put_node(made[place])
+        made = self._finished(_Node.apply(self, given, None, *shown))  # type: ignore[no-untyped-call]
         fresh = iter(made)
         if given is not inputs and isinstance(inputs, list):  # numbers that were read meanwhile
             inputs[:] = [new if not isinstance(new, torch.Tensor) else old for old, new in zip(inputs, given)]  # noqa: B905
@@ -192,10 +218,7 @@ class DifferentiableExecutable:
         if self._unanswered > MOST_UNANSWERED and run is self._training is not self._resting:
             self._turn.value += 1  # the next forward is another one
         given = self._detached(inputs)
-        made = _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
-        for place in self._apart:
-            put_node(made[place])
-        return made
+        return self._finished(_connect(self, given, (run, outputs), *[given[index] for index in self._shown]))
 
     def _detached(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs, of which some no gradient goes through: a graph behind one may be spent."""
@@ -310,7 +333,15 @@ class DifferentiableExecutable:
 class _Saved:
     """What a forward saves for its backward: results of it, and inputs as they are."""
 
-    def __init__(self, values: Sequence[Value], position: Mapping[Value, int], inputs: Mapping[Value, int]) -> None:
+    def __init__(
+        self,
+        values: Sequence[Value],
+        position: Mapping[Value, int],
+        inputs: Mapping[Value, int],
+        *,
+        is_grouped: bool = False,
+    ) -> None:
+        self._is_grouped = is_grouped  # nodes of groups save it
         self._places = tuple((True, inputs[value]) if value in inputs else (False, position[value]) for value in values)
         self._of_inputs = {inputs[value]: value.type for value in values if value in inputs}
         self._are_tensors = all(isinstance(value.type, TensorType) for value in values)
@@ -320,7 +351,9 @@ class _Saved:
         """Save what one run has been given, and has made."""
         saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
         context.saved_types = self._types.get(run) or self.types_of(run)
-        if self._are_tensors:
+        if self._is_grouped:
+            context.for_groups, context.handed = saved, None
+        elif self._are_tensors:
             context.numbers = None
             context.save_for_backward(*saved)
         else:
@@ -369,16 +402,6 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        if any(map(is_batched, tangents)):
-            found = in_slices(partial(_Node._backward, context), tangents)
-        else:
-            found = _Node._backward(context, *tangents)
-        if not graph_is_retained():
-            context.inputs = None
-        return found
-
-    @staticmethod
-    def _backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
         unpacked = None if context.unpacked is None else context.unpacked()
         if all(tangent is None for tangent in tangents):  # they went other ways
             nothing: tuple[Any, ...] = (None,) * (3 + context.count)
@@ -388,7 +411,10 @@ class _Node(torch.autograd.Function):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
                 return (None, None, None, *found, *([None] * (context.count - len(found))))
-        saved = saved_by(context) if unpacked is None else unpacked.taken(context)
+        if context.owner.groups:
+            saved = _handed(context)
+        else:
+            saved = saved_by(context) if unpacked is None else unpacked.taken(context)
         gradients = context.owner.backward_again(saved, context, tangents) if again else None
         if gradients is None:
             with torch.no_grad() if again else nullcontext():
@@ -396,8 +422,45 @@ class _Node(torch.autograd.Function):
             if again:
                 leaves = _leaves(context)
                 gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
+        if not graph_is_retained() and not context.owner.groups:  # the backward of another group may need them
+            context.inputs = None
         return (None, None, None, *gradients, *([None] * (context.count - len(gradients))))
 
+
+def _handed(context: Any) -> Sequence[Any]:
+    """What the node of a group has handed to the program's; another thread may have taken it."""
+    if context.handed is None:
+        raise RuntimeError("Trying to backward through the graph of a program in several threads at a time.")
+    found: Sequence[Any] = context.handed
+    context.handed = None
+    return found
+
+
+class _Group(torch.autograd.Function):
+    """The node of results that share no node that saves something with others: it saves what a backward reads.
+
+    The program's node, below those of all groups, saves nothing, and may run once for each of them.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, given: tuple[Any, Sequence[Any], tuple[torch.Tensor, ...]], *shown: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        del shown
+        context.program, saved, made = given
+        context.saved_types = context.program.saved_types
+        context.set_materialize_grads(False)
+        save(context, saved)
+        return made
+
+    @staticmethod
+    def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        context.program.handed = saved_by(context)
+        return (None, *tangents)
+
+
+# The same as _Group.apply: the program's node has been made, so that this is in no transform of functorch.
+_put_group: Callable[..., tuple[torch.Tensor, ...]] = super(torch.autograd.Function, _Group).apply
 
 # The same as _Node.apply, for calls that are known to be in no transform of functorch.
 _connect: Callable[..., tuple[Any, ...]] = super(torch.autograd.Function, _Node).apply

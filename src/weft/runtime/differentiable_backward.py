@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from weft.codegen.torch_functions import in_slices, is_batched
+from weft.codegen.torch_functions import has_storage, in_slices, is_batched
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.binding import BoundProgram
@@ -183,6 +183,8 @@ class BackwardRuns:
         looks = (id(kinds), autocast, *map(_look, tangents))
         quick = self._quick.get(looks)
         if quick is None or not (quick[1].holds is None or quick[1].holds()):
+            if any(map(is_batched, tangents)):
+                return [*in_slices(lambda *one: self.run(saved, kinds, one, autocast), tangents)]
             if any(map(_is_negative, tangents)):
                 return self.run(saved, kinds, [*map(_resolved, tangents)], autocast)
             if len(self._quick) >= MOST_LOOKS:
@@ -200,6 +202,8 @@ class BackwardRuns:
         tangents: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
         """Give the gradients of what is wanted as ones that can be differentiated, by that and by the tangents."""
+        if any(map(is_batched, tangents)):
+            return [*in_slices(lambda *one: self.run_again(saved, kinds, wanted, one), tangents)]
         tangents = [*map(_resolved, tangents)]
         present = [tangent for tangent in tangents if tangent is not None]
         asking = frozenset(index for index, tangent in enumerate(present) if tangent.requires_grad)
@@ -286,14 +290,7 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        inputs = context.inputs
-
-        def once(*tangents: Any) -> list[Any]:
-            context.inputs = inputs  # which the first slice may have let go
-            return context.owner.backward(context, tangents)  # type: ignore[no-any-return]
-
-        found = in_slices(once, tangents) if any(map(is_batched, tangents)) else once(*tangents)
-        return (None, None, None, *found)
+        return (None, None, None, *context.owner.backward(context, tangents))
 
 
 @contextmanager
@@ -326,7 +323,7 @@ def saved_by(context: Any) -> Sequence[Any]:
 
 def _look(tangent: torch.Tensor | None) -> tuple[Any, ...] | None:
     """What a backward depends on of a tangent; it is on the device of the result, as autograd has seen to."""
-    if tangent is None or tangent.layout is not torch.strided:
+    if tangent is None or not has_storage(tangent):
         return None if tangent is None else (tangent.layout,)
     return (tangent.dtype, tangent.shape, tangent.stride(), tangent.is_neg())
 

@@ -17,7 +17,6 @@ from weakref import ref
 
 import torch
 
-from weft.codegen.torch_functions import in_slices, is_batched
 from weft.errors import UnsupportedError
 from weft.runtime.differentiable import DifferentiableExecutable, Unpacked
 from weft.runtime.differentiable_backward import BackwardRuns, saved_by, without_autocast
@@ -204,15 +203,7 @@ class _LinkedResult(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        if not any(map(is_batched, tangents)):
-            return context.link.backward(context, *tangents)  # type: ignore[no-any-return]
-        owned = context.owned
-
-        def once(*tangents: Any) -> tuple[Any, ...]:
-            context.owned = owned  # which the first slice may have let go
-            return context.link.backward(context, *tangents)  # type: ignore[no-any-return]
-
-        return in_slices(once, tangents)
+        return context.link.backward(context, *tangents)  # type: ignore[no-any-return]
 
 
 # The same as _LinkedResult.apply: the program's node has been made, so that this is in no transform of functorch.

@@ -6,9 +6,9 @@ the gradient on its way down. See docs/decisions/0083-linked-results.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -22,6 +22,46 @@ from weft.trace.interception.capture import has_gradient_hooks
 from weft.trace.tracer import TracedInput, Tracer
 
 Edge = tuple[Any, int]  # where the gradient of a tensor arrives: a node of autograd, and which of its outputs
+
+
+def find_groups(roots: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Number the roots: those of one number have nodes in common that save something, which one backward lets go.
+
+    Backwards of others may run one after the other.
+    """
+    numbers = list(range(len(roots)))
+    owners: dict[Any, int] = {}
+    saving: dict[Any, bool] = {}
+    for number, root in enumerate(roots):
+        waiting = [root.grad_fn] if root.grad_fn is not None else []
+        while waiting:
+            node = waiting.pop()
+            owner = owners.setdefault(node, number)
+            if owner == number and node not in saving:
+                waiting += [source for source, _ in node.next_functions if source not in (None, node)]
+                saving[node] = _saves(type(node))
+            elif numbers[owner] != numbers[number] and _save_below(node, saving):
+                first, other = sorted((numbers[owner], numbers[number]))
+                numbers = [first if one == other else one for one in numbers]
+    return tuple(numbers)
+
+
+def _save_below(start: Any, saving: Mapping[Any, bool]) -> bool:
+    waiting, seen = [start], {start}
+    while waiting:
+        node = waiting.pop()
+        if saving.get(node, True):
+            return True
+        sources = {source for source, _ in node.next_functions if source is not None} - seen
+        seen |= sources
+        waiting += sources
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _saves(kind: type) -> bool:
+    """Whether nodes of a kind may save tensors."""
+    return issubclass(kind, BackwardCFunction) or any(name.startswith("_raw_saved") for name in dir(kind))
 
 
 @dataclass(frozen=True, slots=True)

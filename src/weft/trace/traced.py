@@ -25,7 +25,7 @@ from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.modes import Autocast
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
-from weft.trace.linked_results import Carrying, Link, find_links, find_views
+from weft.trace.linked_results import Carrying, Link, find_groups, find_links, find_views
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.backward_code import OfCalls
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
@@ -132,6 +132,7 @@ class Gradient:
         self.derivatives = derivatives
         self.links = links
         self.views: Mapping[int, int] = {}  # of which other result a result is a view
+        self.groups: tuple[int, ...] = ()  # a number for each root: backwards of different ones may run one by one
         self.roots = tuple(roots)
         self.wanted = tuple(wanted)
         self.saved: tuple[Value, ...] = ()
@@ -485,6 +486,8 @@ def _gradient(
         differentiator.own = [own[value] for value in derivatives.saved if value in own]
     gradient = Gradient(graph, list(roots), wanted, derivatives, links)
     gradient.views = find_views(results)
+    if len(roots) > 1 and not links and not graph.writes:
+        gradient.groups = find_groups(list(roots.values()))
     return gradient, differentiator.touched
 
 

@@ -169,7 +169,7 @@ class VaryingGradient(Gradient):
         self.wanted, self.unreached = varying.wanted, varying.unreached
         if [link.sources for link in varying.links] != [link.sources for link in plain.links]:
             raise OtherOperatorsError
-        self.links, self.views = varying.links, varying.views
+        self.links, self.views, self.groups = varying.links, varying.views, varying.groups
         self._sizes = tuple(sizes)
         self._more = tuple(size for size in sizes if size not in varying.saved)
         self.saved = (*map(layout, varying.saved), *self._more)

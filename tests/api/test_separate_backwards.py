@@ -1,0 +1,106 @@
+"""Results that have nothing in common that saves something are differentiated one after the other, as in eager."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+
+
+class Net(nn.Module):
+    """Gives two results of one layer, one of another layer, and one of no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.alone = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.shared(x).tanh()
+        return hidden[:, 0].sum(), (hidden * 2).sum(), self.alone(x).exp(), x * 3
+
+
+def seen(net: Net, x: torch.Tensor) -> list[Any]:
+    x.grad = None
+    net.zero_grad()
+    found: list[Any] = []
+    first, second, third, last = net(x)
+    third.retain_grad()
+    for part in (first + second, third.pow(2).sum(), last.sum()):
+        part.backward()
+        found += [x.grad.clone(), *(None if one.grad is None else one.grad.clone() for one in net.parameters())]  # type: ignore[union-attr]
+    found.append(third.grad)
+    first, second, third, last = net(x)
+    first.backward()
+    for part in (second, third.sum(), third.sum()):
+        try:
+            part.backward()
+        except RuntimeError:
+            found.append("raised")
+        else:
+            found.append("answered")
+    (again,) = torch.autograd.grad(last.pow(2).sum(), x, create_graph=True)
+    found += [again.detach(), *torch.autograd.grad(again.sum(), x)]
+    first, second, third, last = net(x)
+    sum((first, second, third.sum(), last.pow(2).sum())).backward()  # type: ignore[union-attr]
+    return [*found, x.grad]
+
+
+def assert_the_same(found: list[Any], expected: list[Any]) -> None:
+    assert [one for one in found if isinstance(one, str)] == [one for one in expected if isinstance(one, str)]
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            torch.testing.assert_close(ours, theirs)
+        else:
+            assert ours == theirs
+
+
+def test_backwards_one_after_the_other() -> None:
+    net, x = Net(), torch.randn(2, 3, requires_grad=True)
+    expected = seen(net, x)
+    weft.hybridize(net)
+    for _ in range(4):
+        assert_the_same(seen(net, x), expected)
+
+
+@pytest.mark.slow
+def test_backwards_one_after_the_other_where_sizes_vary() -> None:
+    net, hybrid = Net(), weft.hybridize(Net())
+    for size in (2, 3, 4, 5, 6):
+        x = torch.randn(size, 3, requires_grad=True)
+        assert_the_same(seen(hybrid, x), seen(net, x))
+
+
+def test_two_optimizers_of_two_losses() -> None:
+    def losses(net: Net) -> list[float]:
+        optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in (net.shared, net.alone)]
+        found = []
+        for call in range(5):
+            first, _, third, _ = net(torch.full((2, 3), 0.1 * call))
+            for loss, optimizer in zip((first, third.sum()), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append(float(loss.detach()))
+        return found
+
+    assert losses(weft.hybridize(Net())) == pytest.approx(losses(Net()))
+
+
+def test_results_are_let_go_with_their_nodes() -> None:
+    net, x = weft.hybridize(Net()), torch.ones(2, 3, requires_grad=True)
+    net(x)
+    gc.disable()
+    try:
+        results = net(x)
+        watched = [weakref.ref(one) for one in (*results, results[2].grad_fn)]
+        del results
+        assert [one() for one in watched] == [None] * len(watched)
+    finally:
+        gc.enable()
