@@ -68,6 +68,12 @@ def test_a_wait_lets_lanes_share() -> None:
     assert place(chain((1, 0), (3, 2), lanes=lanes)).arena_bytes == 2 * 256
 
 
+def test_lanes_that_take_several_turns_at_a_call_share_as_others_do() -> None:
+    links = ((1, 0), (2, 1), (3, 2), (4, 3), (5, 4))
+    turns = tuple(Run(call, turn, turn + 1) for call in range(len(links)) for turn in range(8))
+    assert place(chain(*links, lanes=(turns,))).arena_bytes == 512
+
+
 def test_a_wait_through_a_third_lane_counts_too() -> None:
     lanes = ((Run(0, 0, 1),), (Wait(0, 1), Run(1, 0, 1)), (Wait(1, 1), Run(2, 0, 1)))
     assert place(chain((1, 0), (3, 2), (5, 4), lanes=lanes)).arena_bytes == 2 * 256

@@ -215,7 +215,7 @@ def lifetimes(plan: Plan, buffers: Sequence[int], early: Early | None = None) ->
     places = order.of_calls(len(plan.calls))
     index_of = {number: index for index, number in enumerate(buffers)}
     sizes = [aligned(plan.buffers[number].bytes) for number in buffers]
-    never = len(plan.calls) * len(lanes) + 1
+    never = max(map(len, order.runs), default=0) + 1  # lanes may take several turns at a call
     starts, ends = [[never] * len(lanes) for _ in buffers], [[0] * len(lanes) for _ in buffers]
     for call, runs in zip(plan.calls, places, strict=True):
         used = {index_of[argument.buffer] for argument in call.arguments if argument.buffer in index_of}
