@@ -112,6 +112,12 @@ def with_a_view(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, y[:, y.shape[1] // 2 :]
 
 
+def largest_pixels(x: torch.Tensor) -> torch.Tensor:
+    rows = F.relu(CONV(x)).flatten(2).transpose(1, 2)
+    _, places = rows[..., 4].topk(10, 1)
+    return rows.gather(1, places[..., None].expand(-1, -1, 6))
+
+
 def packed(x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, (hidden, cells) = LSTM(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
     return (*nn.utils.rnn.pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1]), hidden, cells)
@@ -243,6 +249,7 @@ CASES: dict[str, Case] = {
     "repeated as often as there are": of_text(lambda x: x[:, 0].repeat(x.shape[1], 1)),
     "same padding": of_text(lambda x: SAME(x.transpose(1, 2))),
     "a kernel of a size": of_text(lambda x: F.conv_transpose1d(x.mT, x[:1].mT.transpose(0, 1) + 0, stride=2)),
+    "pixels of the largest places": of_images(largest_pixels),
     "bags": of_places(lambda i: F.embedding_bag(i, TABLE)),
     "codes": of_places(lambda i: F.one_hot(i, 40).float().sum(1)),
     "means of classes": of_text(

@@ -58,6 +58,9 @@ class LastResort(Protocol):
     def item(self, value: Value) -> Found | None:
         """One of several results, where they were computed in another way."""
 
+    def gives(self, call: Value) -> bool:
+        """Whether a call of the Graph before lifting is one of several results of a call in another way."""
+
 
 def extreme(number: float, dtype: torch.dtype) -> float:
     """An infinity, as far as a dtype goes."""
@@ -136,6 +139,10 @@ class Bounder:
 
     def _rewrite_call(self, call: Value, values: tuple[Value, ...]) -> None:
         """Rebuild what a call became; where a rule refuses it, all of it is computed in another way."""
+        now = self.lifted.now.get(call)
+        if not values and now is not None and now not in self.now and self._last_resort.gives(call):
+            self._last_resort.rewrite(call)  # it has no values of its own: the call's were its
+            return
         before = len(self.values)
         try:
             for value in values:

@@ -140,6 +140,10 @@ class TrueSizes:
             return
         self._place(now[call], self._largest(new, call.type))
 
+    def gives(self, call: Value) -> bool:
+        """Whether a call of the Graph before lifting is one of several results of a call that runs so."""
+        return call.op == "item" and call.operands[0] in self._results
+
     def item(self, value: Value) -> Found | None:
         """One of several results of a call that runs so."""
         call = self._calls.get(value.operands[0])
