@@ -31,6 +31,7 @@ NATIVE = (
     "convolution and norm",
     "largest of windows",
     "a part of one padded image",
+    "pixels of the largest places",
 )
 
 
