@@ -192,6 +192,15 @@ def parts_of_a_part(x: Tensor, n: Tensor) -> Any:
     return torch.stack([one.tanh().sum(0) for one in x[: int(n)].split([2, int(n) - 2])])
 
 
+def fewer(x: Tensor, n: Tensor) -> Any:
+    count = 26 - int(n)
+    return torch.zeros(count, x.shape[1]) + x[:count].tanh() * torch.arange(count)[:, None]
+
+
+def fewer_of_two(x: Tensor, n: Tensor) -> Any:
+    return (x[: x.shape[0] - int(n)] * x[int(n) :]).cumsum(0)
+
+
 def equal_parts(x: Tensor, n: Tensor) -> Any:
     parts = x.split(int(n) + 1)
     return torch.cat([part.tanh() * (at + 1) for at, part in enumerate(parts)]).cumsum(0)
@@ -214,6 +223,7 @@ PARTS = [
     *(suffix, suffix_of_columns, middle, narrowed_behind, written_behind, moved_behind, split_in_two, changed_order),
     *(picked, window, written_before, by_tensors, padded, padded_together, counts_compared, counted_rows, longest),
     *(made_of_numbers, numbered_places, equal_distances, parts_of_a_part, packed, packed_together),
+    *(fewer, fewer_of_two),
 ]
 PROGRAMS: list[Callable[..., Any]] = [*ONE_PATH, prefix_itself, counted, made, texts, written, equal_parts]
 

@@ -48,6 +48,13 @@ from weft.trace.recorder import Recorder
 
 INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 EXTREMES: Mapping[Any, Callable[..., Any]] = MappingProxyType({max: torch.sym_max, min: torch.sym_min})
+# Where operators are given sizes of what they make.
+SIZES_AT: Mapping[str, int] = MappingProxyType(
+    {f"aten.{name}": 0 for name in ("zeros.default", "ones.default", "full.default", "empty.memory_format")}
+    | {f"aten.{name}": 0 for name in ("rand.default", "randn.default", "arange.default")}
+    | {f"aten.new_{name}.default": 1 for name in ("zeros", "ones", "full", "empty")}
+    | {"aten.expand.default": 1, "aten.arange.start": 1}
+)
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
@@ -190,7 +197,12 @@ class ReadValues:
             return self.ask(torch.Tensor.item, part)
 
         def plain(item: Any) -> Any:
-            return slice(*map(number, (item.start, item.stop, item.step))) if isinstance(item, slice) else item
+            if not isinstance(item, slice):
+                return item
+            start, stop, step = map(number, (item.start, item.stop, item.step))
+            begins = start is None or (type(start) is int and start == 0)
+            is_prefix = function is INDEXING[0] and begins and step is None
+            return slice(start, self._alone(stop) if is_prefix else stop, step)
 
         tensor, items, *value = arguments
         return (tensor, tuple(map(plain, items)) if isinstance(items, tuple) else plain(items), *value)
@@ -242,6 +254,24 @@ class ReadValues:
             read.computed.append(ComputedNumber(number, leaf, room))
             read.bounds += bounds
         return self._parts[expression]
+
+    def with_sizes(self, target: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of an operator, in which sizes that get smaller as others grow are sizes of their own."""
+        at = SIZES_AT.get(target, len(arguments))
+        if at >= len(arguments) or not self._tracer.request.finds_sizes:
+            return arguments
+        sizes = arguments[at]
+        found = [*map(self._alone, sizes)] if isinstance(sizes, (list, tuple)) else self._alone(sizes)
+        return (*arguments[:at], found, *arguments[at + 1 :])
+
+    def _alone(self, size: Any) -> Any:
+        """A size of its own in the place of one that does not grow with the sizes that it is made of."""
+        if not (isinstance(size, torch.SymInt) and self._tracer.request.finds_sizes) or hint_of(size) < TRACED_FROM:
+            return size
+        if self._tracer.interception.sizes and _grows(size):
+            return size
+        found = self.part(size, None)
+        return size if found is None else found
 
     def _longest(self) -> int:
         """The largest size of what goes in."""

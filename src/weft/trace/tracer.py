@@ -561,8 +561,9 @@ class Tracer:
     def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Record an operator."""
         operator = REPLACEMENTS.get(name_of(operator), operator)
-        target = name_of(operator)
-        place = self.place()
+        target, place = name_of(operator), self.place()
+        if self.request.finds_sizes and self.reads is not None and not self._in_backward:
+            arguments = self.reads.with_sizes(target, arguments)
         if target in VALUE_OPERATORS:
             return self._read_value(operator, arguments)
         if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
@@ -620,8 +621,7 @@ class Tracer:
             elements = [self._known.elements(value) for value in values]
             if all(known is not None for known in elements):
                 return operator(*elements)
-        found = find_answer()
-        asked = self.reads or self.expected
+        found, asked = find_answer(), self.reads or self.expected
         if found is None and asked is not None and not self._in_backward:
             return asked.ask_by_operator(operator, values)
         if found is None:
