@@ -78,6 +78,7 @@ class BackwardCode:
 
     def __init__(self) -> None:
         self._ran: dict[types.CodeType, list[Mapping[str, Any]]] = {}
+        self._spaces: dict[types.CodeType, dict[str, Any]] = {}
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -87,6 +88,7 @@ class BackwardCode:
         def watch(frame: types.FrameType, event: Any, called: Any) -> None:
             if event == "call" and _is_users(frame) and not _is_by_the_way(frame):
                 self._ran.setdefault(frame.f_code, []).append({**frame.f_locals})
+                self._spaces[frame.f_code] = frame.f_globals
             if outer is not None:
                 outer(frame, event, called)
 
@@ -116,15 +118,30 @@ class BackwardCode:
         return ReadByBackward(facts, tuple(pair for pair in places if pair[0].get() is pair[1]))
 
     def _functions(self) -> Iterator[types.FunctionType]:
-        """The functions that ran: a frame shows what they are closed over, and not which of several they are."""
-        for found in gc.get_referrers(*self._ran):
-            if type(found) is types.FunctionType and found.__code__ in self._ran:
-                cells = [*zip(found.__code__.co_freevars, found.__closure__ or (), strict=True)]
-                held = (
-                    [(look(cell, None), names.get(name)) for name, cell in cells] for names in self._ran[found.__code__]
-                )
-                if any(all(one is other for one, other in pairs) for pairs in held):
-                    yield found
+        """The functions that ran: a frame shows what they are closed over, but not in which cells that is.
+
+        Code that is closed over nothing is as good as its function. Functions that traced code makes are among the
+        youngest objects; to look through all of them takes as long as a small trace.
+        """
+        waiting = {code for code in self._ran if code.co_freevars}
+        for code in self._ran.keys() - waiting:
+            yield types.FunctionType(code, self._spaces[code])
+        young = self._which_ran(gc.get_objects(generation=0)) if waiting else []
+        yield from young
+        found = {code: [one for one in young if one.__code__ is code] for code in waiting}
+        waiting = {
+            code
+            for code, functions in found.items()
+            if not all(any(_holds(one, names) for one in functions) for names in self._ran[code])
+        }
+        yield from self._which_ran(gc.get_referrers(*waiting)) if waiting else ()
+
+    def _which_ran(self, objects: list[Any]) -> list[types.FunctionType]:
+        return [one for one in objects if type(one) is types.FunctionType and self._has_run(one)]
+
+    def _has_run(self, function: types.FunctionType) -> bool:
+        frames = self._ran.get(function.__code__, ()) if function.__closure__ else ()
+        return any(_holds(function, names) for names in frames)
 
     def _backwards(self) -> Iterator[NameFact]:
         """Where the backwards are that ran: in the classes of functions, where somebody may put others."""
@@ -149,6 +166,12 @@ class BackwardCode:
                     else:
                         seen[id(thing)] = thing
         yield from (one for one in seen.values() if not isinstance(one, (*SIMPLE, torch.Tensor)))
+
+
+def _holds(function: types.FunctionType, names: Mapping[str, Any]) -> bool:
+    """Whether what a function is closed over is what a frame has under these names."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return all(look(cell, None) is names.get(name) for name, cell in cells)
 
 
 def _is_users(frame: types.FrameType) -> bool:
