@@ -1,7 +1,11 @@
 """Equal values are computed once, and what nobody needs goes; what draws at random, checks or writes stays."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from tests.passes.runs import assert_same
 
 import weft
@@ -104,27 +108,38 @@ def test_what_refuses_an_index_stays_unless_it_is_refused_anyway() -> None:
     assert [graph.values.index(value) for value in kept] == [2, 3, 4]
 
 
-@pytest.mark.parametrize("write", ["index_add_", "scatter_", "setitem", "floor_divide_"])
-def test_a_write_that_nobody_reads_refuses_its_data_as_in_eager(write: str) -> None:
-    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        made = torch.zeros(2, dtype=torch.int64)
-        if write == "setitem":
-            made[i] = 1
-        elif write == "floor_divide_":
-            made.floor_divide_(i)
-        else:
-            getattr(made, write)(0, i, i)
-        return x + 1
+ONES = torch.ones(3)
+PLACES = torch.tensor([1, 1]), torch.tensor([0, 7])
+REFUSING: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
+    "index_add_": (lambda i: torch.zeros(2).index_add_(0, i, ONES[:2]), *PLACES),
+    "scatter_": (lambda i: torch.zeros(2).scatter_(0, i, 1.0), *PLACES),
+    "setitem": (lambda i: torch.zeros(2).__setitem__(i, 1.0), *PLACES),
+    "put": (lambda i: ONES.put(i, ONES[:2]), *PLACES),
+    "floor_divide_": (lambda i: torch.zeros(2, dtype=torch.int64).floor_divide_(i), *PLACES),
+    "embedding_bag": (lambda i: F.embedding_bag(i, torch.ones(3, 2), torch.tensor([0])), *PLACES),
+    "multi_margin_loss": (lambda i: F.multi_margin_loss(torch.ones(2, 3), i), *PLACES),
+    "one_hot": (F.one_hot, torch.tensor([1, 1]), torch.tensor([-1, 1])),
+    "masked_scatter": (lambda i: ONES[:2].masked_scatter(i == 1, ONES[:1]), torch.tensor([0, 1]), torch.tensor([1, 1])),
+    "eigh": (torch.linalg.eigh, torch.eye(3), torch.full((3, 3), float("nan"))),
+}
 
-    hybrid, x = weft.hybridize(function), torch.ones(3)
-    for i in ([1, 1], [0, 7], [1, 1], [0, 0]):
-        try:
-            right = function(x, torch.tensor(i))
-        except (IndexError, RuntimeError) as error:
-            with pytest.raises(type(error)):
-                hybrid(x, torch.tensor(i))
-        else:
-            assert torch.equal(hybrid(x, torch.tensor(i)), right)
+
+@pytest.mark.parametrize("name", REFUSING)
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_nobody_reads_refuses_its_data_as_in_eager(name: str, whole: bool) -> None:
+    refusing, right, wrong = REFUSING[name]
+
+    def function(x: torch.Tensor, data: torch.Tensor) -> Any:
+        found = refusing(data)
+        return (x + 1, found) if whole else x + 1
+
+    hybrid, x = weft.hybridize(function, whole=False), torch.ones(3)
+    for _ in range(2):
+        torch.testing.assert_close(hybrid(x, right), function(x, right))
+        with pytest.raises((IndexError, RuntimeError)) as eagers:
+            function(x, wrong)
+        with pytest.raises(type(eagers.value)):
+            hybrid(x, wrong)
 
 
 def test_a_setting_of_the_random_state_stays_with_what_it_sets() -> None:

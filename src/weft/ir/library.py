@@ -133,19 +133,21 @@ AT_PLACES = frozenset(
     f"aten.{operator}"
     for operator in (
         *("index_select", "gather", "scatter", "scatter_add", "scatter_reduce"),
-        *("index_add", "index_copy", "index_fill"),
+        *("index_add", "index_copy", "index_fill", "index_reduce"),
     )
 )
 """Operators that are given a tensor, a dimension, and an index of places along it."""
 
-INDEXINGS = AT_PLACES | frozenset(
+REFUSING = AT_PLACES | frozenset(
     f"aten.{operator}"
     for operator in (
-        *("embedding", "index", "take", "index_put", "nll_loss_forward", "nll_loss2d_forward"),
-        "binary_cross_entropy",
+        *("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_put", "put", "take"),
+        *("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss_forward"),
+        *("binary_cross_entropy", "_ctc_loss", "masked_scatter", "max_unpool2d", "max_unpool3d", "histc"),
+        *("_linalg_eigh", "_linalg_svd", "linalg_eig"),
     )
 )
-"""Operators that refuse an index, a class or a probability that there is not."""
+"""Operators that refuse an index, a class, a probability, a length or a range that there is not, or NaN."""
 
 
 @cache
@@ -229,7 +231,7 @@ def may_refuse(target: str, *, of_floats: bool) -> bool:
     """Whether a call may raise because of data: then it stays when nobody uses its result, as it does in eager code."""
     packet = packet_name(target).removesuffix("_")
     divides = packet in DIVISIONS or (packet == "aten.div" and target.endswith("_mode"))
-    return packet in INDEXINGS or (divides and not of_floats)
+    return packet in REFUSING or (divides and not of_floats)
 
 
 @cache

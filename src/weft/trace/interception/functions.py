@@ -138,6 +138,9 @@ NOT_GIVEN = -1  # as many classes as the largest one says, which a program canno
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor:
+    if num_classes == NOT_GIVEN and is_usual_stand_in(tensor) and tensor.numel() and tensor.dtype is torch.int64:
+        torch.ops.weft.check_one_hot(tensor, torch.iinfo(tensor.dtype).max)
+        return functional.one_hot(tensor, int(tensor.max()) + 1)
     if num_classes != NOT_GIVEN and is_usual_stand_in(tensor):
         if num_classes <= 0:
             empty = "Can not infer total number of classes from empty tensor."
