@@ -335,3 +335,16 @@ def test_float_is_followed_beside_methods_of_its_name() -> None:
         mine, theirs = result(ours, size, grad=True), result(scaled, size, grad=True)
         torch.testing.assert_close(mine, theirs)
     [[_]] = hybrid_of(ours).programs.values()  # `assert len(...)` would be code of this module that asks what `len` is
+
+
+def turned_by_remainder(x: Tensor, n: Tensor) -> Any:
+    return x.roll(int(n) * 8 % 7, 0)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["values", "gradients"])
+def test_parts_that_get_smaller_as_a_number_grows_are_whole(*, grad: bool) -> None:
+    """The rule of `roll` cuts at a remainder, which is not largest where the number is."""
+    ours = weft.hybridize(turned_by_remainder)
+    for size in (5, 4, 6, 3, 12):
+        mine, theirs = result(ours, size, grad=grad), result(turned_by_remainder, size, grad=grad)
+        torch.testing.assert_close(mine, theirs)

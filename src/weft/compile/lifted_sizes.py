@@ -35,8 +35,18 @@ def resized(graph: Graph, *, smaller: bool = False) -> Graph:
 def calls_of_lost_sizes(lifted: LiftedGraph, other: LiftedGraph) -> set[Value]:
     """The calls whose small ops depend on the largest sizes, and are not known to: their rules have lost them."""
     pairs = zip(lifted.values_of.items(), other.values_of.values(), strict=True)
-    lost = [value for (value, ours), theirs in pairs if _meanings(ours) != _meanings(theirs)]
+    lost = [
+        value
+        for (value, ours), theirs in pairs
+        if _meanings(ours) != _meanings(theirs) or any(_shrinks(one.type) for one in ours)
+    ]
     return {value.operands[0] if value.op == "item" else value for value in lost}
+
+
+def _shrinks(kind: Any) -> bool:
+    """Whether a size of a type gets smaller as others grow: where these are largest, there is no room for it."""
+    sizes = kind.shape if isinstance(kind, TensorType) else ()
+    return any(isinstance(size, Extent) and size.expression.shrinks for size in sizes)
 
 
 def _meanings(values: tuple[Value, ...]) -> list[Any]:
