@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import log2, prod
+from math import gcd, log2, prod
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
 from weft.api.sized_calls import SizedCalls
-from weft.errors import InternalError, WeftError, source_line
+from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
 from weft.ir.types import row_major
@@ -206,6 +206,7 @@ class _Kind:
     varying: Sizes = field(default_factory=dict)
     fixed: dict[Small, set[SizeSpot]] = field(default_factory=dict)  # what holds of no elements need not hold of many
     refused: set[Small] = field(default_factory=set)
+    refusals: int = 0
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
@@ -324,7 +325,13 @@ class VaryingPrograms:
                 largest, (groups, ties), _top_of(_close_top if request.is_close else _top, ahead, most)
             )
             named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
-            traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
+            try:
+                traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
+            except UnsupportedError:  # at these sizes the code may raise: windows of 7 are no part of 64
+                lowered = None if lowered else _multiples(kind.seen, tops, groups, ties)
+                if lowered in (None, tops):
+                    raise
+                continue
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
                 program = VaryingProgram(
@@ -416,8 +423,11 @@ class VaryingPrograms:
     def _refuse(self, kind: _Kind, reason: str, small: Small = frozenset()) -> None:
         if len(kind.seen) == 1:
             return  # what was declared is not all that varies: the next call tells more
-        kind.refused.add(small)
-        kind.is_refused = not small or len(kind.refused) >= MOST_REFUSED
+        kind.refusals += 1
+        is_of_some = bool(small or kind.programs)  # what sizes of one window decide says nothing of many windows
+        if small or not is_of_some:
+            kind.refused.add(small)
+        kind.is_refused = not is_of_some or kind.refusals >= MOST_REFUSED
         where = f" where one is {min(size for *_, size in small)}" if small else ""
         sentence = f"sizes do not vary{where}: {reason}"
         self.refusals.append(sentence)
@@ -451,6 +461,19 @@ def _lowered(traced: Traced, tops: Shapes, shapes: Shapes, related: tuple[Sequen
     if [condition.holds(tried) for condition in traced.size_conditions] != wanted:
         return None
     found = {spot: top for place, top in zip(places, tried, strict=True) for spot in _group_of(place, groups)}
+    return _with_sizes(tops, found, ties)
+
+
+def _multiples(seen: Sequence[Shapes], tops: Shapes, groups: Sequence[Group], ties: Ties) -> Shapes:
+    """Largest sizes that are multiples of what sizes have been multiples of in all calls; no two the same."""
+    found: dict[SizeSpot, int] = {}
+    for group in groups:
+        place, at = group[0]
+        common = max(gcd(*(shapes[place][at] for shapes in seen for place, at in group)), 1)
+        top = tops[place][at] // common * common
+        while top in found.values():
+            top += common
+        found |= dict.fromkeys(group, top)
     return _with_sizes(tops, found, ties)
 
 

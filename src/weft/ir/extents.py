@@ -114,6 +114,19 @@ class Polynomial:
         quotient = Polynomial.of(found)
         return quotient.plus(Polynomial.constant(rest)) if rest in (0, -1) else None
 
+    def undivided(self) -> Polynomial:
+        """What it is where nothing is left over: 4 times s//4 is s."""
+        found = Polynomial.constant(0)
+        for monomial, factor in self.terms:
+            whole = next((atom for atom in monomial if isinstance(atom, Quotient) and not factor % atom.divisor), None)
+            term = Polynomial.of({monomial: factor})
+            if whole is not None:
+                place = monomial.index(whole)
+                rest = Polynomial.of({(*monomial[:place], *monomial[place + 1 :]): factor // whole.divisor})
+                term = rest.times(whole.dividend).undivided()
+            found = found.plus(term)
+        return found
+
     def value(self, number_of: Callable[[Value], Any]) -> Any:
         """What it is for given sizes, or for whatever else knows sums, products and quotients."""
 
@@ -129,12 +142,16 @@ class Polynomial:
 
     @property
     def shrinks(self) -> bool:
-        """Whether it may become smaller where a size becomes larger."""
+        """Whether it may become smaller where a size becomes larger; t - t//2 does not: t//2 grows no faster than t."""
+        total = Polynomial.constant(0)
         for monomial, factor in self.terms:
             quotients = [atom for atom in monomial if isinstance(atom, Quotient)]
-            if (monomial and factor < 0) or any(atom.dividend.shrinks for atom in quotients):
+            if any(atom.dividend.shrinks for atom in quotients):
                 return True
-        return False
+            term = Polynomial.of({tuple(atom for atom in monomial if atom not in quotients): factor})
+            fastest = [atom.dividend if factor < 0 else Polynomial.atom(atom) for atom in quotients]
+            total = total.plus(reduce(Polynomial.times, fastest, term))
+        return any(monomial and factor < 0 for monomial, factor in total.terms)
 
     def atoms(self) -> set[Value]:
         """The sizes that it is made of."""

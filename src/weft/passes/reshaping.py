@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.ir.extents import Extent, Polynomial, today
+from weft.ir.extents import Extent, today
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.bounding import Bounder
@@ -23,7 +23,11 @@ from weft.passes.within import (
 
 
 def reshape(bounder: Bounder, value: Value) -> Found:
-    """Parts of dimensions go to the dimension that they become a part of."""
+    """Parts of dimensions go to the dimension that they become a part of.
+
+    There are as many elements before as behind, or PyTorch would refuse it: where dimensions are only cut, or only put
+    together, nothing is left over. So s//4 times 4 are all of s there.
+    """
     (operand,) = value.operands
     assert isinstance(value.type, TensorType)
     if operand in bounder.moved_inputs:
@@ -32,6 +36,7 @@ def reshape(bounder: Bounder, value: Value) -> Found:
         raise UnboundedError("a reshape of no elements follows no dimensions")
     waiting = _factors_of(bounder, operand)
     found: list[Dimension] = []
+    is_cut = is_joined = False
     for size in value.type.shape:
         parts: list[_Part] = []
         missing = today(size)
@@ -44,14 +49,19 @@ def reshape(bounder: Bounder, value: Value) -> Found:
                 missing //= part.factor.largest
             else:
                 outer, inner = _split(part.factor, missing)
+                is_cut = is_cut or size_of((outer, inner)) != size_of((part.factor,))
                 repeated = None if part.repeated is None else ()
                 parts.append(_Part(outer, repeated))
                 waiting.insert(0, _Part(inner, repeated))
                 missing = 1
         dimension = _dimension_of(parts, size)
-        if varies(dimension) and size_of(dimension) != expression_of(size):
-            raise UnboundedError(f"a reshape makes a dimension of {size} of one of {size_of(dimension)}")
+        if varies(dimension) and (now := size_of(dimension)) != expression_of(size):
+            is_joined = True
+            if is_cut or now.undivided() != expression_of(size):
+                raise UnboundedError(f"a reshape makes a dimension of {size} of one of {now}")
         found.append(dimension)
+    if is_cut and is_joined:
+        raise UnboundedError("a reshape cuts dimensions that vary, and puts others together")
     return bounder.again(value), tuple(found)
 
 
@@ -93,7 +103,4 @@ def _split(factor: Factor, outer: int) -> tuple[Factor, Factor]:
         raise UnboundedError("a reshape cuts through a dimension")
     if factor.size is None:
         return Factor(outer), Factor(inner)
-    size = factor.size.over(inner)
-    if size.times(Polynomial.constant(inner)) != factor.size:
-        raise UnboundedError("a reshape cuts through a dimension that varies")
-    return Factor(outer, size), Factor(inner)
+    return Factor(outer, factor.size.over(inner)), Factor(inner)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, reduce
+from functools import cache, cached_property
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
@@ -31,7 +31,6 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._sympy.functions import Max, Min
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 from typing_extensions import Self
@@ -53,7 +52,7 @@ from weft.trace.interception.modes import (
     without_saved_tensors_hooks,
 )
 from weft.trace.interception.refusals import note_raised
-from weft.trace.interception.size_expressions import polynomial_of
+from weft.trace.interception.size_expressions import decided, polynomial_of
 from weft.trace.interception.user_lines import PlacedGuards, UnplacedShapes
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
@@ -494,23 +493,12 @@ def extent_of(size: Any) -> int:
     # None and one of a number that is no size: symbols of sizes begin at two.
     if not sizes or (sizes.keys().isdisjoint(expression.free_symbols) and size.node.hint <= 1):
         return int(size)
-    if expression.has(Min, Max):
-        expression = _decided(expression, shapes)
+    expression = decided(expression, shapes)
     if expression.is_number:
         return int(expression)
     polynomial = polynomial_of(expression, sizes)
     largest = shapes.largest
     return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
-
-
-def _decided(expression: Any, shapes: Any) -> Any:
-    """An expression without Min and Max: which one it is is decided as it is for the largest sizes, and is a guard."""
-
-    def decided(*given: Any, largest: bool) -> Any:
-        return reduce(lambda one, other: one if shapes.evaluate_expr(one >= other) is largest else other, given)
-
-    found = expression.replace(Min, partial(decided, largest=False))
-    return found.replace(Max, partial(decided, largest=True))
 
 
 def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:

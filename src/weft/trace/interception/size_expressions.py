@@ -73,6 +73,33 @@ def _divided(fraction: Any) -> tuple[Any, ...]:
     return (over * size, under) if size.is_integer and under <= LEAST_PART else (fraction,)
 
 
+def decided(expression: Any, shapes: Any) -> Any:
+    """An expression without the smaller or larger of sizes, and without quotients by parts of them.
+
+    Which one it is is decided as it is for the largest sizes, and whether parts are all of a size; both are guards.
+    """
+
+    def rewritten(one: Any) -> Any:
+        name = type(one).__name__
+        if name in QUOTIENTS:
+            return _by_parts(one, shapes)
+        is_largest = name == "Max"
+        return reduce(
+            lambda first, other: first if shapes.evaluate_expr(first >= other) is is_largest else other, one.args
+        )
+
+    return expression.replace(lambda one: type(one).__name__ in ("Min", "Max", "FloorDiv"), rewritten)
+
+
+def _by_parts(quotient: Any, shapes: Any) -> Any:
+    """The quotient by parts of sizes: of s words by s//4 windows it is 4, where the windows are all of it."""
+    dividend, divisor = quotient.args
+    parts = [part for part in divisor.find(lambda one: type(one).__name__ == "FloorDiv") if part.args[1].is_number]
+    whole = [part for part in parts if shapes.evaluate_expr(part * part.args[1] >= part.args[0])]
+    exact = (dividend / divisor.xreplace({part: part.args[0] / part.args[1] for part in whole})).cancel()
+    return exact if whole and exact.as_numer_denom()[1] == 1 else quotient
+
+
 def polynomial_of(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
     """An expression of symbols as a Polynomial of the sizes that they stand for."""
     if expression.is_Integer:
