@@ -14,10 +14,10 @@ from weft.config import overrides
 # Below 1: one sample of some entries. Library calls take the entries whose random numbers are smallest, machine code
 # those with the largest, so that no entry is taken twice before all are.
 SAMPLES_OF_AN_ENTRY: dict[str, float] = {
-    "values": 0.5,
+    "values": 0.4,
     "inplace": 0.5,
     "streams": 1,
-    "gradients": 0.25,
+    "gradients": 0.2,
     "errors": 0.4,
     "modules": 0.4,
     "layouts": 1,
@@ -25,9 +25,9 @@ SAMPLES_OF_AN_ENTRY: dict[str, float] = {
     "sizes": 0.1,
 }
 NATIVE_SAMPLES_OF_AN_ENTRY: dict[str, float] = {
-    "values": 0.5,
+    "values": 0.4,
     "inplace": 0.5,
-    "gradients": 0.3,
+    "gradients": 0.2,
     "dtypes": 0.2,
     "modules": 0.4,
     "layouts": 1,
