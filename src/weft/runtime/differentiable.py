@@ -212,13 +212,15 @@ class DifferentiableExecutable:
 
     def _connected(self, run: Runs, outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """Connect what a bound forward has made to autograd."""
-        if run.order is not None:
-            outputs = tuple([outputs[index] for index in run.order])
+        order = run.order
+        if order is not None:
+            outputs = tuple([outputs[index] for index in order])
         self._unanswered += 1
         if self._unanswered > MOST_UNANSWERED and run is self._training is not self._resting:
             self._turn.value += 1  # the next forward is another one
         given = self._detached(inputs)
-        return self._finished(_connect(self, given, (run, outputs), *[given[index] for index in self._shown]))
+        made = _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
+        return self._finished(made) if self._apart or self.groups else made
 
     def _detached(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs, of which some no gradient goes through: a graph behind one may be spent."""
