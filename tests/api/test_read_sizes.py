@@ -348,3 +348,24 @@ def test_parts_that_get_smaller_as_a_number_grows_are_whole(*, grad: bool) -> No
     for size in (5, 4, 6, 3, 12):
         mine, theirs = result(ours, size, grad=grad), result(turned_by_remainder, size, grad=grad)
         torch.testing.assert_close(mine, theirs)
+
+
+def sums_of_overlapping_parts(x: Tensor, n: Tensor, m: Tensor) -> Any:
+    a, b = int(n), int(m)
+    y = x + (a - b if 10 // b > 3 else 1)
+    y = y + torch.arange(len(y))[:, None] * divmod(a, 3)[1]
+    y = torch.cat([y, torch.zeros(10 // b, 4)])
+    return y, y.narrow(0, 0, min(a - b, len(y))).sum()
+
+
+def test_results_in_memory_of_a_size_that_is_read_have_backwards_of_their_own() -> None:
+    ours = weft.hybridize(sums_of_overlapping_parts)
+    for pair in ((7, 5), (7, 7), (9, 4), (8, 5), (9, 2), (6, 3)):
+        found = []
+        for function in (ours, sums_of_overlapping_parts):
+            x = torch.ones(10, 4, requires_grad=True)
+            whole, part = function(x, *map(torch.tensor, pair))
+            whole.sum().backward(retain_graph=True)
+            part.backward()
+            found.append((whole.detach(), part.detach(), x.grad))
+        torch.testing.assert_close(*found)

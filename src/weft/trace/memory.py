@@ -173,7 +173,7 @@ class TensorTable:
         self.depends_on_offsets = True
         if any(state.tensor.dtype != first.tensor.dtype for state in memory.inputs):
             refuse("reinterpreted memory", self.place())
-        count = first.tensor.untyped_storage().nbytes() // first.tensor.element_size()
+        count = extent_of(first.tensor.untyped_storage().nbytes() // first.tensor.element_size())
         flat = TensorType(first.tensor.dtype, (count,), (1,), first.tensor.device)
         entry = PathEntry(ViewStep("aten.as_strided.default", (HOLE, (count,), (1,), 0)), flat)
         memory.base = self._take(first.value, entry)
