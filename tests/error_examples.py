@@ -50,7 +50,7 @@ class Net(torch.nn.Module):
     def forward(self, x):
         self.calls += 1
         y = x * 2
-        y.register_hook(lambda gradient: gradient * {})
+        y.register_hook(lambda gradient{})
         return y
 
 
@@ -136,7 +136,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         REENTRANT.format("checkpoint(torch.tanh, x, use_reentrant=True)"),
     ),
     "backward write": (CHECKPOINTS.format("checkpoint(norm, x, use_reentrant=False)"), CHECKPOINTS.format("norm(x)")),
-    "read in backward": (COUNTED.format("net.calls"), COUNTED.format("1 * 2")),
+    "read in backward": (
+        COUNTED.format(": gradient * net.calls"),
+        COUNTED.format(", calls=self.calls: gradient * calls"),
+    ),
     "gradient read": (
         "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",

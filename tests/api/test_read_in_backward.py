@@ -310,19 +310,20 @@ def test_an_object_that_is_returned_may_change_before_the_backward() -> None:
         assert x.grad.tolist() == [2 * found["scale"]] * 3
 
 
+class ScaledByCalls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * self.calls)
+        return y.sum()
+
+
 def test_a_hook_reads_what_the_forward_has_counted() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            y = x * 2
-            y.register_hook(lambda gradient: gradient * self.calls)
-            return y.sum()
-
-    net = Net()
+    net = ScaledByCalls()
     weft.hybridize(net, whole=False)
     for call in range(1, 5):
         x = torch.ones(3, requires_grad=True)
@@ -332,18 +333,7 @@ def test_a_hook_reads_what_the_forward_has_counted() -> None:
 
 
 def test_whole_programs_refuse_hooks_that_read_what_each_call_counts() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            y = x * 2
-            y.register_hook(lambda gradient: gradient * self.calls)
-            return y.sum()
-
-    net = Net()
+    net = ScaledByCalls()
     weft.hybridize(net, whole=True)
     with pytest.raises(UnsupportedError, match="runs code that reads what each call has another of"):
         net(torch.ones(3, requires_grad=True)).backward()

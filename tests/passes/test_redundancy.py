@@ -142,6 +142,18 @@ def test_what_nobody_reads_refuses_its_data_as_in_eager(name: str, whole: bool) 
             hybrid(x, wrong)
 
 
+def test_an_index_that_one_operator_refuses_and_another_wraps_around_is_refused() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x.index_select(0, i)
+        return x.index_fill(0, i, 2.0) + 1
+
+    hybrid, x = weft.hybridize(function), torch.ones(3, 2)
+    assert torch.equal(hybrid(x, torch.tensor([1])), function(x, torch.tensor([1])))
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            hybrid(x, torch.tensor([-1]))
+
+
 def test_a_setting_of_the_random_state_stays_with_what_it_sets() -> None:
     graph = parse_graph("graph g() { %0: u8[5056] = random_state %1: nothing = set_random_state %0 return }")
     assert remove_dead_code(graph) is graph

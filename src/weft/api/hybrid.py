@@ -28,7 +28,14 @@ from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
-from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms, zeros_of
+from weft.api.varying import (
+    RaisesAtTheLargestError,
+    Shapes,
+    SizeRequest,
+    VaryingProgram,
+    VaryingPrograms,
+    zeros_of,
+)
 from weft.compile.ahead import begin_process
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
@@ -440,12 +447,7 @@ class Hybrid:
             self._known_calls.add(guarded, call.arguments, call.keywords, found.calls)
         return result
 
-    def _make_varying(
-        self,
-        call: FlatCall,
-        tops: Shapes,
-        asked: AskedSizes,
-    ) -> tuple[Traced, Guarded[Program] | None]:
+    def _make_varying(self, call: FlatCall, tops: Shapes, asked: AskedSizes) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         # One tensor that is several arguments stays one: code may ask.
@@ -471,7 +473,7 @@ class Hybrid:
                 raise
             except Exception as error:
                 why = f"at larger sizes the code raises {type(error).__name__}: {error}"
-                raise UnsupportedError(f"the sizes of {self.name} do not vary", why=why) from error
+                raise RaisesAtTheLargestError(f"the sizes of {self.name} do not vary", why=why) from error
             if traced.fixed:
                 self._numbers.fix(call.structure, traced.fixed)
                 raise UnsupportedError(f"the sizes of {self.name} do not vary", why="numbers decide something")

@@ -45,7 +45,7 @@ LARGEST = 2**62  # where no largest size is promised
 MOST_HALVINGS = 4  # of what a program computes, of calls whose pace is one of their own
 MOST_LEFT = 8  # calls that a program did not end, from which on they may be too many
 MOST_PROGRAMS = 16  # of one kind of call
-MOST_REFUSED = 3  # sets of sizes of 0 and 1 with which there is none, from which on none is tried
+MOST_REFUSED = 3  # times that there was none for some sizes, from which on none is tried
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
 Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
@@ -66,6 +66,10 @@ class SizeRequest:
     arguments: Sequence[str]  # what the leaves are called
     declared: CallSizes = NONE_DECLARED
     is_close: bool = False
+
+
+class RaisesAtTheLargestError(UnsupportedError):
+    """The code raises at the largest sizes that a program was to have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -206,7 +210,7 @@ class _Kind:
     varying: Sizes = field(default_factory=dict)
     fixed: dict[Small, set[SizeSpot]] = field(default_factory=dict)  # what holds of no elements need not hold of many
     refused: set[Small] = field(default_factory=set)
-    refusals: int = 0
+    times_refused: int = 0
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
@@ -327,7 +331,7 @@ class VaryingPrograms:
             named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
             try:
                 traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
-            except UnsupportedError:  # at these sizes the code may raise: windows of 7 are no part of 64
+            except RaisesAtTheLargestError:  # windows of 7 are no part of 64
                 lowered = None if lowered else _multiples(kind.seen, tops, groups, ties)
                 if lowered in (None, tops):
                     raise
@@ -423,11 +427,11 @@ class VaryingPrograms:
     def _refuse(self, kind: _Kind, reason: str, small: Small = frozenset()) -> None:
         if len(kind.seen) == 1:
             return  # what was declared is not all that varies: the next call tells more
-        kind.refusals += 1
+        kind.times_refused += 1
         is_of_some = bool(small or kind.programs)  # what sizes of one window decide says nothing of many windows
         if small or not is_of_some:
             kind.refused.add(small)
-        kind.is_refused = not is_of_some or kind.refusals >= MOST_REFUSED
+        kind.is_refused = not is_of_some or kind.times_refused >= MOST_REFUSED
         where = f" where one is {min(size for *_, size in small)}" if small else ""
         sentence = f"sizes do not vary{where}: {reason}"
         self.refusals.append(sentence)

@@ -381,7 +381,7 @@ def may_refuse(value: Value) -> bool:
 
 
 def refusal_of(value: Value) -> Hashable:
-    """What makes a value refuse its data: the same for values that refuse the same index, of as many places, alike.
+    """What makes a value refuse its data: the same where one refuses whatever the other does, with the same error.
 
     None for a value that refuses nothing.
     """
@@ -395,8 +395,7 @@ def refusal_of(value: Value) -> Hashable:
     along = given[1]
     if not isinstance(kind, TensorType) or not isinstance(along, int) or not kind.rank:
         return value
-    is_index_error = packet.startswith("aten.index_")  # the others raise a RuntimeError
-    return is_index_error, value.operands[given[2].index], kind.shape[along]
+    return value.operands[given[2].index], kind.shape[along]
 
 
 @dataclass(frozen=True, slots=True)

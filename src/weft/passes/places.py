@@ -113,8 +113,7 @@ def scatter(bounder: Bounder, value: Value) -> Found:
 
     def prepared(one: Value) -> Value:
         assert isinstance(one.type, TensorType)
-        behind = is_put_behind and bounder.masked(one, range(one.type.rank), spare)
-        safe = behind or bounder.safe_places(one)
+        safe = bounder.masked(one, range(one.type.rank), spare) if is_put_behind else bounder.safe_places(one)
         return bounder.guarded(safe, one, size) if is_checked else safe
 
     places = _before_repeated(bounder, index, prepared)

@@ -20,6 +20,7 @@ from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.binding import BoundProgram
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
+from weft.trace.backward import MOST_VERSIONS
 from weft.trace.interception.modes import Autocast, graph_is_retained
 
 AUTOCAST = ("cpu", "cuda")
@@ -30,7 +31,6 @@ Keep = Callable[[Sequence[torch.Tensor]], None]
 Holds = Callable[[], bool]
 # What a backward computes, of which saved values, which of its results is whose, what is kept, and for how long.
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], "Keep | None", "Holds | None"]
-MOST_VERSIONS = 16  # of a backward, each for what its code has found in Python
 # By the kinds of devices that operators cast for, as the backward runs.
 BackwardOf = Callable[[Tangents, Autocast], BackwardGraph]
 AgainOf = Callable[[Tangents, frozenset[int]], "BackwardAgain"]

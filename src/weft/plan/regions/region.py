@@ -51,7 +51,7 @@ class Region:
 
 
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
-    """Cut a graph into regions, as few as the library calls between them allow."""
+    """Cut a graph into regions, as few as library calls, and places that kernels find, allow."""
     levels, checked = _levels(graph)
     _write_last(graph, levels, checked)
     sink(graph, levels, frozenset().union(*checked.values()))

@@ -36,9 +36,8 @@ READING = """
     len iter getitem setitem delitem contains reversed add radd mul rmul imul eq ne lt le gt ge repr reduce_ex copy
     deepcopy sizeof
 """
-OWN = (
-    "weft."  # what Weft itself looks at while it traces tells nothing, but for what stands for builtins that code calls
-)
+# What Weft itself looks at while it traces tells nothing, but for what stands for builtins that code calls.
+OWN = "weft."
 CHANGING = """
     clear copy count index insert pop popleft appendleft extendleft rotate remove reverse sort
 """
