@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from weft.mx import base, contrib, d2l, gluon, log, profiler, runtime, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, libinfo, log, profiler, runtime, test_utils, visualization
 from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
 from weft.mx.arrays import custom as operator
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(f"module 'mxnet' has no attribute {name!r}")
 
 
-__version__ = "1.9.1"  # of MXNet, whose dialect this is
+__version__ = libinfo.__version__
 
 __all__ = [
     "AttrScope",
@@ -79,6 +79,7 @@ __all__ = [
     "is_np_shape",
     "kv",
     "kvstore",
+    "libinfo",
     "log",
     "lr_scheduler",
     "metric",

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import base, contrib, d2l, gluon, log, profiler, runtime, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, libinfo, log, profiler, runtime, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context, numpy_mode
 from weft.mx.gluon import (
@@ -97,6 +97,7 @@ MODULES: dict[str, Any] = {
     "mxnet.io": io,
     "mxnet.kv": kvstore,
     "mxnet.kvstore": kvstore,
+    "mxnet.libinfo": libinfo,
     "mxnet.log": log,
     "mxnet.lr_scheduler": lr_scheduler,
     "mxnet.metric": metric,

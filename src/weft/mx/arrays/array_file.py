@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.errors import CheckpointError
+from weft.errors import CheckpointError, ExecutionError
 from weft.files import given_file, write_atomically
 from weft.mx.arrays.ndarray import NDArray, ready
 from weft.mx.base.context import cpu
@@ -51,4 +51,7 @@ def save(fname: str | os.PathLike[str], data: NDArray | Sequence[NDArray] | Mapp
     for array in arrays:
         array.wait_to_read()
     path = given_file(fname, "nd.save", 'nd.save("net-0000.params", arrays)')
-    write_atomically(path, [written_arrays([array.raw() for array in arrays], names)])
+    try:
+        write_atomically(path, [written_arrays([array.raw() for array in arrays], names)])
+    except ExecutionError as error:
+        raise MXNetError(f'LocalFileSystem: Check failed: allow_null: :Open "{fname}": {error}') from error

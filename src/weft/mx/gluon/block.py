@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -307,6 +307,15 @@ def flattened(args: Any, wrong: Callable[[Any], Exception]) -> tuple[list[Any], 
     return flat, forms
 
 
+def _arrays_in(args: Any) -> Iterator[Any]:
+    """The arrays and symbols among nested arguments."""
+    for entry in args:
+        if isinstance(entry, (NDArray, Symbol)):
+            yield entry
+        elif isinstance(entry, (list, tuple)):
+            yield from _arrays_in(entry)
+
+
 NOTHING = -1  # the form of a None
 ONE = [(1, 0)]  # that of one array
 
@@ -520,14 +529,13 @@ class HybridBlock(Block):
 
     def _first(self, args: Any) -> Any:
         """The first array or symbol among nested arguments."""
-        flat = flattened(args, self._wrong_input if self._active else self._wrong_first)[0]
-        return next((entry for entry in flat if entry is not None), None)
-
-    @staticmethod
-    def _wrong_first(thing: Any) -> Exception:
-        return AssertionError(
-            f"HybridBlock requires the first argument to forward be either Symbol or NDArray, but got {type(thing)}"
-        )
+        found = next(_arrays_in(args), None)
+        if found is None:
+            raise ValueError(
+                "In HybridBlock, there must be one NDArray or one Symbol in the input. Please check the type of the "
+                "args.\n"
+            )
+        return found
 
     def hybrid_forward(self, F: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs with the functions of F, which is `nd` or `sym`."""

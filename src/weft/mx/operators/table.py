@@ -236,7 +236,7 @@ class Operator:
             given = {name: value for name, value in given.items() if name in self.parameters}
             given[REST] = json.dumps(others)
         for name in given:
-            if name not in self.parameters:
+            if name not in self.parameters and self.parameters:  # MXNet reads none of an operator without parameters
                 possible = ", ".join(self.parameters)
                 raise MXNetError(
                     f"Cannot find argument '{name}', Possible Arguments: {possible}, in operator {self._call(given)}"

@@ -14,7 +14,7 @@ from weft.mx.arrays.tape import Variable, modes
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
 from weft.mx.symbols.graph import GraphFunction
-from weft.mx.symbols.symbol import Symbol
+from weft.mx.symbols.symbol import BODIES, Symbol, SymbolNode
 
 
 class Executor:
@@ -25,6 +25,9 @@ class Executor:
         self.arg_dict, self.grad_dict, self.aux_dict = arrays
         self._requests = requests
         self._names = symbol.list_inputs()
+        twice = sorted({name for name in self._names if self._names.count(name) > 1})
+        if twice:
+            raise MXNetError(f"several variables are named {twice[0]}: which array one is, cannot be said")
         self._function = GraphFunction(symbol, self._names)
         self._recorded: list[NDArray] = []
         self.outputs: list[NDArray] = []
@@ -91,6 +94,10 @@ class Executor:
             backward(heads, given)
         self._recorded = []
 
+    def debug_str(self) -> str:
+        """The operators with their inputs and parameters, as text."""
+        return debug_text(self.symbol)
+
     def set_monitor_callback(self, callback: Callable[[str, NDArray], Any], monitor_all: bool = False) -> None:
         """Have a function see the outputs of all operators: each forward computes them once more for it."""
         entries = self.symbol.get_internals().entries
@@ -136,12 +143,25 @@ def simple_bind(
     **shapes: Any,
 ) -> Executor:
     """Make the arrays of all variables, of the sizes that follow from some."""
-    context = ctx or current_context()
-    found = symbol._infer(shapes, type_dict)
+    try:
+        return _simply_bound(symbol, ctx or current_context(), grad_req, type_dict, shapes)
+    except MXNetError as error:  # MXNet's class and text
+        shown = "".join(f"{name}: {shape}\n" for name, shape in shapes.items())
+        raise RuntimeError(f"simple_bind error. Arguments:\n{shown}{error}") from error
+
+
+def _simply_bound(
+    symbol: Symbol, context: Context, grad_req: Any, type_dict: Mapping[str, Any] | None, shapes: Mapping[str, Any]
+) -> Executor:
     arguments, auxiliary = symbol.variables()
+    known = {node.name for node in (*arguments, *auxiliary)}  # MXNet takes no notice of others
+    found = symbol._infer({name: shape for name, shape in shapes.items() if name in known}, type_dict)
     unknown = [node.name for node in (*arguments, *auxiliary) if 0 in found.get((node, 0), ((0,), None))[0]]
     if unknown:
-        raise MXNetError(f"simple_bind cannot tell the shape of {', '.join(unknown)}")
+        raise MXNetError(
+            "InferShape pass cannot decide shapes for the following arguments (-1 means unknown dimensions). Please "
+            f"consider providing them as inputs:\n{''.join(f'{name}: None, ' for name in unknown)}"
+        )
     requests = _requests(grad_req, [node.name for node in arguments])
     made = [{node.name: zeros(*_kind(found, node, context)) for node in part} for part in (arguments, auxiliary)]
     grads = {node.name: zeros(*_kind(found, node, context)) for node in arguments if requests[node.name] != "null"}
@@ -196,5 +216,25 @@ def evaluate(symbol: Symbol, ctx: Context | None = None, **given: NDArray) -> li
     return bind(symbol, ctx, given).forward()
 
 
-for _name, _function in {"simple_bind": simple_bind, "bind": bind, "eval": evaluate}.items():
+def debug_text(symbol: Symbol) -> str:
+    """The operators with their inputs and parameters, as text."""
+    lines = [f"\toutput[{place}]={node.name}({number})" for place, (node, number) in enumerate(symbol.entries)]
+    lines = ["Symbol Outputs:", *lines] if len(lines) > 1 or symbol.entries[0][0].row is not None else []
+    written: dict[SymbolNode, int] = {}
+    for node in symbol.nodes():
+        if node.row is None:
+            lines.append(f"Variable:{node.name}")
+            continue
+        lines += ["-" * 20, f"Op:{node.row.name}, Name={node.name}", *(["Inputs:"] if node.inputs else [])]
+        for place, (source, number) in enumerate(node.inputs):
+            written[source] = written.get(source, 0) + (place in node.row.rule.aux)
+            version = f" version={written[source]}" if source.row is None else ""
+            lines.append(f"\targ[{place}]={source.name}({number}){version}")
+        texts = sorted({**node.texts, **node.attributes}.items())
+        lines += [*(["Attrs:"] if texts else []), *(f"\t{key}={text}" for key, text in texts if key != BODIES)]
+    return "\n".join([*lines, ""])
+
+
+METHODS = {"simple_bind": simple_bind, "bind": bind, "eval": evaluate, "debug_str": debug_text}
+for _name, _function in METHODS.items():
     setattr(Symbol, _name, _function)

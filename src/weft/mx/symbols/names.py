@@ -78,3 +78,8 @@ def scoped_attributes(given: Mapping[str, str] | None) -> dict[str, str]:
         found.update(scope.attributes)
     found.update(given or {})
     return {(f"__{key}__" if key in KNOWN else key): value for key, value in found.items()}
+
+
+def is_note(name: str) -> bool:
+    """Whether an attribute is a note, and no parameter of an operator."""
+    return name.startswith("__") and name.endswith("__")

@@ -21,7 +21,7 @@ from weft.mx.arrays.invoke import infer_types
 from weft.mx.base.element_types import TYPE_NUMBERS, numpy_type, torch_type, type_name
 from weft.mx.base.errors import MXNetError, NotImplementedForSymbol
 from weft.mx.operators.table import Operator, Shape, operator
-from weft.mx.symbols.names import naming, scoped_attributes
+from weft.mx.symbols.names import is_note, naming, scoped_attributes
 from weft.mx.symbols.type_inference import infer_element_types
 
 VERSION = 10901
@@ -530,7 +530,7 @@ def var(
     }
     node.attributes |= {f"__{key}__": str(value) for key, value in notes.items() if value is not None}
     for key, value in given.items():
-        if not (key.startswith("__") and key.endswith("__")):
+        if not is_note(key):
             raise ValueError(
                 f"Attribute name={key} is not supported. Additional attributes must start and end "
                 f"with double underscores, e.g, __yourattr__"
@@ -587,7 +587,9 @@ def compose(
     noted = dict(attributes or {})
     for key, value in given.items():
         if key not in ("__attr__", "__called__"):
-            (noted if key.startswith("__") and key.endswith("__") else texts)[key] = str(value)
+            (noted if is_note(key) else texts)[key] = str(value)
+    notes = scoped_attributes(noted)
+    texts |= {key: str(notes.pop(key)) for key in list(notes) if not is_note(key)}  # as MXNet reads them
     if row.variadic and row.counter in row.parameters and row.counter not in texts:
         texts[row.counter] = str(len(inputs))
     _ = row.values(texts)
@@ -596,7 +598,7 @@ def compose(
     for prefix in ("_contrib_", "_linalg_", "_image_"):
         hint = hint.removeprefix(prefix)
     node = SymbolNode(row, naming.managers[-1].get(name, hint), texts)
-    node.attributes = scoped_attributes(noted)
+    node.attributes = notes
     if row.variadic:
         node.inputs = [entry for symbol in inputs if symbol is not None for entry in symbol.entries]
     else:
