@@ -15,7 +15,7 @@ LONGEST_FILE = 700
 VAGUE_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 # Imported where they are used, because a user may not have installed them.
-OPTIONAL = {"IPython", "PIL", "graphviz", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "rich"}
+OPTIONAL = {"IPython", "PIL", "graphviz", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "rich", "scipy"}
 
 # Non-public parts of PyTorch, and the only files a new release of PyTorch can break through them.
 PRIVATE_TORCH_FILES = {

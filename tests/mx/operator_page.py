@@ -16,10 +16,14 @@ All names that MXNet 1.9.1 registers, and whether `weft.mx` has them. Made by `m
 
 
 # Operators that are functions of arrays, and no rules of the table: where they are.
-FUNCTIONS = {"_set_value": nd._internal._set_value}
+FUNCTIONS = {"_set_value": nd._internal._set_value, "_sparse_retain": nd.sparse.retain}
 # What takes the place of operators that nobody calls by their names.
 INSTEAD = {
+    "_CachedOp": "HybridBlock.hybridize",
+    "_CachedOpThreadSafe": "HybridBlock.hybridize",
     "_CustomFunction": "autograd.Function",
+    "_NDArray": "operator.CustomOp",
+    "_Native": "operator.CustomOp",
 }
 
 

@@ -36,8 +36,10 @@ def test_random_arrays_and_sizes() -> None:
     assert len(test_utils.rand_shape_3d()) == 3
     one, two = test_utils.random_arrays((2,), (3, 4))
     assert (one.shape, two.shape) == ((2,), (3, 4))
-    with pytest.raises(NotImplementedError, match="csr"):
-        test_utils.rand_ndarray((2, 2), "csr")
+    assert test_utils.rand_ndarray((2, 2), "csr").stype == "csr"
+    made, (data, indices) = test_utils.rand_sparse_ndarray((50, 2), "row_sparse", density=0.5)
+    assert test_utils.same(made.asnumpy()[indices], data)
+    assert 10 < len(indices) < 40
 
 
 def test_the_environment_is_what_it_was_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

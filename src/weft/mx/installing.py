@@ -66,7 +66,7 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon.contrib.cnn": gluon.contrib_cnn,
     "mxnet.gluon.contrib.data": data,
     "mxnet.gluon.contrib.estimator": estimator,
-    "mxnet.gluon.contrib.nn": nn,
+    "mxnet.gluon.contrib.nn": gluon.contrib_nn,
     "mxnet.gluon.contrib.rnn": gluon.contrib_rnn,
     "mxnet.gluon.model_zoo": gluon.model_zoo,
     "mxnet.gluon.model_zoo.vision": vision_models,

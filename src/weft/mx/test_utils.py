@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.config import changed_environment
 from weft.mx.arrays import autograd
-from weft.mx.arrays.ndarray import NDArray, array
+from weft.mx.arrays.ndarray import NDArray, array, as_stored
 from weft.mx.base.context import Context, current_context
 from weft.mx.symbols.symbol import Symbol
 
@@ -128,12 +128,25 @@ def rand_shape_3d(dim0: int = 10, dim1: int = 10, dim2: int = 10) -> tuple[int, 
 def rand_ndarray(
     shape: Sequence[int], stype: str = "default", density: float | None = None, dtype: Any = None, **options: Any
 ) -> NDArray:
-    """An array of random numbers between -1 and 1."""
-    _ = density
+    """An array of random numbers between -1 and 1; of a sparse one, so many are stored."""
     if stype != "default":
-        raise NotImplementedError(f"rand_ndarray(stype={stype!r}) is not in weft.mx: arrays keep all their elements")
+        made: NDArray = rand_sparse_ndarray(shape, stype, density, dtype)[0]
+        return made
     drawn = np.random.uniform(-1, 1, tuple(shape)) * options.get("scale", 1)
     return array(drawn, options.get("ctx"), dtype or default_dtype())
+
+
+def rand_sparse_ndarray(
+    shape: Sequence[int], stype: str, density: float | None = None, dtype: Any = None, **_options: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """A sparse array of random numbers, and its parts: the elements and the indices, of `csr` where rows begin too."""
+    density = float(np.random.rand()) if density is None else density
+    drawn = np.random.uniform(-1, 1, tuple(shape)).astype(dtype or default_dtype())
+    kept = np.random.rand(*(shape if stype == "csr" else (shape[0], *[1] * (len(shape) - 1)))) < density
+    made: Any = as_stored(array(drawn * kept, dtype=drawn.dtype), stype)
+    if stype == "csr":
+        return made, (made.indptr, made.indices, made.data)
+    return made, (made.data.asnumpy(), made.indices.asnumpy())
 
 
 def random_arrays(*shapes: Any) -> Any:

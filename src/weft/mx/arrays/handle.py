@@ -26,7 +26,7 @@ _FIRST = threading.Lock()  # On the other side: another thread that first queues
 class Chunk:
     """A piece of memory on a device: a tensor, what orders work on it, and who else may see it."""
 
-    __slots__ = ("__weakref__", "aliased", "context", "external", "known_variable", "tensor", "version")
+    __slots__ = ("__weakref__", "aliased", "context", "external", "known_variable", "rows", "tensor", "version")
 
     def __init__(self, context: Context, tensor: Tensor | None = None) -> None:
         self.context = context
@@ -34,6 +34,7 @@ class Chunk:
         self.known_variable: Var | None = None  # until work on it is first queued there is nothing to order
         self.version = 0  # counts the writes that were queued
         self.aliased = False  # whether another chunk, or a recorded graph, may see this memory
+        self.rows: Tensor | None = None  # those that count as stored in a sparse array; None: those that are not 0
         self.external = False  # whether torch tensors of the user share it: it is then always written in place
 
     @property
@@ -51,6 +52,7 @@ class Chunk:
         """The tensor, to be written in part."""
         tensor = self.tensor
         assert tensor is not None
+        self.rows = None
         if self.external:
             return tensor
         if self.aliased or not tensor.is_contiguous():
@@ -60,6 +62,7 @@ class Chunk:
 
     def put(self, tensor: Tensor, *, aliased: bool) -> None:
         """Let a tensor take the place of the one before."""
+        self.rows = None
         if self.external and self.tensor is not None:
             self.tensor.copy_(tensor)
         else:
@@ -101,7 +104,7 @@ class Handle:
 
     @property
     def stype(self) -> str:
-        """How elements are stored: always all of them."""
+        """How elements are stored: all of them."""
         return "default"
 
     @property
@@ -147,6 +150,11 @@ class Handle:
 
     def write(self, tensor: Tensor, *, aliased: bool = False) -> None:
         """Let elements be these, for a task that writes them."""
+        if tensor.is_sparse:  # a gradient of rows that were looked up
+            tensor = tensor.coalesce()
+            self.write(tensor.to_dense())
+            self._chunk.rows = tensor.indices()[0]
+            return
         tensor = tensor.detach() if tensor.requires_grad else tensor
         if tensor.dtype != self._dtype:
             tensor, aliased = tensor.to(self._dtype), False

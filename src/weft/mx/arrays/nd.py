@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from weft.mx.arrays.frontend import (
     random_functions,
 )
 from weft.mx.arrays.invoke import call_operator, invoke_one
-from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, refuse_sparse, to_torch, type_text, zeros
+from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
 from weft.mx.arrays.queue import seed, waitall
+from weft.mx.arrays.sparse import MAKERS, call_stored, cast_storage
 from weft.mx.arrays.weight_updates import update_functions
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
@@ -36,6 +37,7 @@ __all__ = [
     "NDArray",
     "arange",
     "array",
+    "cast_storage",
     "concatenate",
     "contrib",
     "empty",
@@ -65,6 +67,9 @@ __all__ = [
 
 
 def _call(row: Operator, arrays: Sequence[NDArray], given: Mapping[str, Any], out: Any, _name: str | None) -> Any:
+    for each in arrays:
+        if each.__class__ is not NDArray:
+            return call_stored(row, arrays, given, out)
     return call_operator(row, arrays, given, out)
 
 
@@ -96,20 +101,7 @@ linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
 image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")
 
 
-def _csr_matrix(*_args: Any, **_given: Any) -> NoReturn:
-    refuse_sparse("csr")
-
-
-def _row_sparse_array(*_args: Any, **_given: Any) -> NoReturn:
-    refuse_sparse("row_sparse")
-
-
-def _zeros_stored(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
-    return zeros(shape, ctx, dtype, stype)
-
-
-_MADE_SPARSE = {"csr_matrix": _csr_matrix, "row_sparse_array": _row_sparse_array, "zeros": _zeros_stored}
-sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "", _MADE_SPARSE)
+sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "_sparse_", MAKERS)
 
 
 def _set_value(src: float, out: NDArray) -> NDArray:
@@ -245,6 +237,7 @@ def _pair_function(name: str) -> Any:
 
 for _name in PAIRS:
     globals()[_name] = _pair_function(_name)
+vars(sparse).update({_name: globals()[_name] for _name in ("add", "subtract", "multiply", "divide")})
 pi = math.pi
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -230,10 +230,10 @@ class NDArray(Handle):
         return invoke_one("_slice_assign", self, value, begin=begin, end=end, step=step, out=self)
 
     def tostype(self, stype: str) -> NDArray:
-        """Itself: arrays are stored in one way here."""
-        if stype != "default":
-            refuse_sparse(stype)
-        return self
+        """Itself, if it is stored in this way, else a copy that is."""
+        if stype == self.stype:
+            return self
+        return as_stored(NDArray.copy(self), stype)
 
     def to_dlpack_for_read(self) -> Any:
         """A capsule of the elements."""
@@ -275,11 +275,9 @@ class NDArray(Handle):
 
     def attach_grad(self, grad_req: str = "write", stype: str | None = None) -> None:
         """Let backwards write its gradient into `grad`."""
-        if stype not in (None, "default"):
-            refuse_sparse(str(stype))
         request = REQUESTS[grad_req] and grad_req
         self.entry = None
-        grad = None if not request else zeros(self._shape, self.context, self._dtype)
+        grad = None if not request else zeros(self._shape, self.context, self._dtype, stype or self.stype)
         self.variable = Variable(grad, request or "null")
 
     def backward(self, out_grad: NDArray | None = None, retain_graph: bool = False, train_mode: bool = True) -> None:
@@ -416,21 +414,29 @@ def array(source: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray
         except (TypeError, ValueError) as error:
             raise TypeError("source_array must be array like object") from error
     context = ctx or current_context()
-    return ready(elements.to(context.torch_device).contiguous(), context)
+    made = ready(elements.to(context.torch_device).contiguous(), context)
+    return as_stored(made, source.stype) if isinstance(source, NDArray) else made
 
 
-def refuse_sparse(stype: str) -> NoReturn:
-    """Say that arrays keep all their elements."""
-    raise MXNetError(
-        f"storage type {stype} is not in weft.mx: arrays keep all their elements. nd.array(matrix.toarray()) makes one "
-        "of a matrix of scipy's, and operators give the same for it"
-    )
+CLASSES: dict[str, type[NDArray]] = {"default": NDArray}  # by how elements are stored; `sparse` adds its own
+
+
+def as_stored(made: NDArray, stype: str) -> NDArray:
+    """The same array as one that is stored in this way: its class, which knows which elements count as stored."""
+    kind = CLASSES.get(stype)
+    if kind is None:
+        raise ValueError(f"unknown storage type: {stype}")
+    if stype == "csr" and made.ndim != 2:
+        raise MXNetError(f"a csr array has two axes, not {made.ndim}")
+    found = kind(made._chunk, made._shape, made._dtype, made._begin)
+    found.entry = made.entry
+    return found
 
 
 def empty(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array whose elements are yet to be written."""
     if stype not in (None, "default"):
-        refuse_sparse(str(stype))
+        return zeros(shape, ctx, dtype, stype)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     context = ctx or current_context()
     return ready(torch.empty(sizes, dtype=torch_type(dtype), device=context.torch_device), context)
@@ -438,15 +444,14 @@ def empty(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str 
 
 def zeros(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array of zeros."""
-    if stype not in (None, "default"):
-        refuse_sparse(str(stype))
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    return invoke(
+    made = invoke(
         _ZEROS.rule,
         "_zeros",
         _ZEROS.values({"shape": sizes, "ctx": str(ctx or current_context()), "dtype": type_text(dtype)}),
         [],
     )[0]
+    return made if stype in (None, "default") else as_stored(made, str(stype))
 
 
 _ZEROS = operator("_zeros")

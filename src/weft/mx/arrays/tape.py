@@ -179,6 +179,8 @@ class BackwardTask:
                 create_graph=self.creates_graph,
                 allow_unused=True,
             )
+        if self.creates_graph:
+            made = [grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in made]
         by_leaf = {id(leaf): grad for leaf, grad in zip(wanted, made, strict=True)} if made else {}
         return [torch.zeros_like(leaf) if by_leaf.get(id(leaf)) is None else by_leaf[id(leaf)] for leaf in leaves]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -62,38 +61,6 @@ class HybridSequential(_Chain, HybridBlock):
         """Run them."""
         for block in self._children.values():
             x = block(x)
-        return x
-
-
-class Concurrent(Sequential):
-    """Blocks side by side: their outputs are joined."""
-
-    def __init__(self, axis: int = -1, **given: Any) -> None:
-        super().__init__(**given)
-        self.axis = axis
-
-    def forward(self, x: Any) -> Any:
-        """Run them."""
-        return nd.concat(*[block(x) for block in self._children.values()], dim=self.axis)
-
-
-class HybridConcurrent(HybridSequential):
-    """Hybrid blocks side by side: their outputs are joined."""
-
-    def __init__(self, axis: int = -1, **given: Any) -> None:
-        super().__init__(**given)
-        self.axis = axis
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        """Run them."""
-        return F.concat(*[block(x) for block in self._children.values()], dim=self.axis)
-
-
-class Identity(HybridBlock):
-    """What goes in comes out."""
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: ARG002
-        """Give it back."""
         return x
 
 
@@ -285,19 +252,6 @@ class BatchNormReLU(BatchNorm):
         return F.contrib.BatchNormWithReLU(x, gamma, beta, running_mean, running_var, name="fwd", **self._given)
 
 
-class SyncBatchNorm(BatchNorm):
-    """Batch norm: on one device, where all of a batch is, there is nothing to synchronise."""
-
-    def __init__(self, in_channels: int = 0, num_devices: int | None = None, **given: Any) -> None:
-        super().__init__(in_channels=in_channels, **given)
-        del self._given["axis"]
-        self._given |= {"ndev": num_devices or 1, "key": self.prefix}
-
-    def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
-        """Compute it."""
-        return F.contrib.SyncBatchNorm(x, gamma, beta, running_mean, running_var, name="fwd", **self._given)
-
-
 class GroupNorm(HybridBlock):
     """Bring each group of channels of each example to mean 0 and variance 1."""
 
@@ -339,8 +293,9 @@ class Embedding(HybridBlock):
         super().__init__(**given)
         self._given = {"input_dim": input_dim, "output_dim": output_dim, "dtype": dtype, "sparse_grad": sparse_grad}
         self.weight = self.params.get(
-            "weight", shape=(input_dim, output_dim), init=weight_initializer, dtype=dtype, allow_deferred_init=True
-        )
+            "weight", shape=(input_dim, output_dim), init=weight_initializer, dtype=dtype, allow_deferred_init=True,
+            grad_stype="row_sparse" if sparse_grad else "default",
+        )  # fmt: skip
 
     def hybrid_forward(self, F: Any, x: Any, weight: Any) -> Any:
         """Compute it."""
@@ -637,34 +592,6 @@ for _dims in (1, 2, 3):
             _order = (*_order[:3], "ceil_mode", "layout", *_order[5:])
         _make(f"{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, order=_order)
         _make(f"Global{_word}Pool{_dims}D", _Pool, dims=_dims, kind=_kind, whole=True, order=("layout",))
-
-
-class _PixelShuffle(HybridBlock):
-    """What shufflings of channels into pixels share."""
-
-    dims = 0
-
-    def __init__(self, factor: Any) -> None:
-        super().__init__()
-        self._factors = _tuple(factor, self.dims)
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        """Compute it: an axis of each factor goes behind the axis that it enlarges."""
-        count = self.dims
-        x = F.reshape(x, (0, -4, -1, math.prod(self._factors), *[0] * count))
-        for place, factor in enumerate(self._factors[:-1]):
-            x = F.reshape(x, (*[0] * (2 + place), -4, factor, -1, *[0] * count))
-        order = [0, 1]
-        for place in range(count):
-            order += [2 + count + place, 2 + place]
-        return F.reshape(F.transpose(x, tuple(order)), (0, 0, *[-3] * count))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._factors[0] if self.dims == 1 else self._factors})"
-
-
-for _dims in (1, 2, 3):
-    _make(f"PixelShuffle{_dims}D", _PixelShuffle, dims=_dims)
 
 
 class ReflectionPad2D(HybridBlock):

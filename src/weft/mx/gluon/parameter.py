@@ -14,6 +14,8 @@ import numpy as np
 
 from weft.mx.arrays.array_file import load, save
 from weft.mx.arrays.ndarray import NDArray, zeros
+from weft.mx.arrays.sparse import retain
+from weft.mx.arrays.tape import modes
 from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.element_types import type_name
 from weft.mx.base.errors import MXNetError
@@ -63,13 +65,15 @@ class Parameter:
         init: Any = None,
         allow_deferred_init: bool = False,
         differentiable: bool = True,
-        **_storage: Any,
+        stype: str = "default",
+        grad_stype: str = "default",
     ) -> None:
         self.name = name
         self.lr_mult, self.wd_mult, self.init = lr_mult, wd_mult, init
         self.dtype = dtype
         self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
         self._differentiable = differentiable
+        self._stype, self._grad_stype = stype, grad_stype
         self._allow_deferred_init = allow_deferred_init
         self._data: OrderedDict[Context, NDArray] | None = None
         self.grad_req = grad_req
@@ -104,7 +108,10 @@ class Parameter:
             raise AssertionError(f"grad_req must be one of 'write', 'add', or 'null', but got '{request}'")
         self._grad_req = request if self._differentiable else "null"
         for array in self._data.values() if self._data is not None else ():
-            array.attach_grad(self._grad_req) if self._grad_req != "null" else setattr(array, "variable", None)
+            self._attach(array) if self._grad_req != "null" else setattr(array, "variable", None)
+
+    def _attach(self, array: NDArray) -> None:
+        array.attach_grad(self._grad_req, self._grad_stype)
 
     def initialize(
         self, init: Any = None, ctx: Any = None, default_init: Any = None, force_reinit: bool = False
@@ -146,11 +153,11 @@ class Parameter:
 
     def _make(self, elements: NDArray, contexts: Iterable[Context]) -> None:
         # What is known already may be the elements themselves: each device has a copy of its own.
-        self._data = OrderedDict((context, elements.copyto(context)) for context in contexts)
+        self._data = OrderedDict((context, elements.copyto(context).tostype(self._stype)) for context in contexts)
         GENERATION[0] += 1
         if self._grad_req != "null":
             for array in self._data.values():
-                array.attach_grad(self._grad_req)
+                self._attach(array)
 
     def _get(self, ctx: Context | None) -> NDArray:
         if self._data is not None:
@@ -185,8 +192,22 @@ class Parameter:
 
     def data(self, ctx: Context | None = None) -> NDArray:
         """Its array on a device."""
+        if self._stype != "default":
+            raise RuntimeError(
+                f"Cannot return a copy of Parameter '{self.name}' on ctx {ctx} via data() because its storage type "
+                f"is {self._stype}. Please use row_sparse_data() instead."
+            )
         found = self._data.get(ctx) if self._data is not None and ctx is not None else None
         return self._get(ctx) if found is None else found
+
+    def row_sparse_data(self, row_id: NDArray) -> NDArray:
+        """Rows of its array on the device of their numbers; where it is recorded, all of it, which gradients reach."""
+        found = self._get(row_id.context)
+        return found if modes.recording else retain(found.tostype("row_sparse"), row_id)
+
+    def list_row_sparse_data(self, row_id: NDArray) -> list[NDArray]:
+        """Rows of its arrays on all its devices."""
+        return [retain(each.tostype("row_sparse"), row_id) for each in self.list_data()]
 
     def list_data(self) -> list[NDArray]:
         """Its arrays on all its devices."""
@@ -261,7 +282,9 @@ class Parameter:
     def var(self) -> Symbol:
         """The symbol that stands for it."""
         if self._var is None:
-            self._var = var(self.name, None, self._shape, self.lr_mult, self.wd_mult, self.dtype, self.init, "default")
+            self._var = var(
+                self.name, None, self._shape, self.lr_mult, self.wd_mult, self.dtype, self.init, self._stype
+            )
         return self._var
 
     def _load_init(self, data: NDArray, how: Loading) -> None:

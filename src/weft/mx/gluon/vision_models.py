@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from weft.errors import UsageError
-from weft.mx.gluon import nn
+from weft.mx.gluon import contrib_nn, nn
 from weft.mx.gluon.block import HybridBlock
 from weft.mx.training.initializer import Xavier
 
@@ -76,7 +76,7 @@ LAYERS: dict[str, Callable[[dict[str, Any]], HybridBlock]] = {
     "global_avg": lambda _: nn.GlobalAvgPool2D(),
     "flatten": lambda _: nn.Flatten(),
     "dropout": lambda words: nn.Dropout(words["share"]),
-    "identity": lambda _: nn.Identity(),
+    "identity": lambda _: contrib_nn.Identity(),
 }
 
 
@@ -123,7 +123,9 @@ def build(description: Description, into: Any) -> Any:
 
 
 def _container(parts: Description, prefix: str) -> Any:
-    return nn.HybridConcurrent(axis=1, prefix=prefix) if isinstance(parts, tuple) else nn.HybridSequential(prefix)
+    if isinstance(parts, tuple):
+        return contrib_nn.HybridConcurrent(axis=1, prefix=prefix)
+    return nn.HybridSequential(prefix)
 
 
 class _Network(HybridBlock):

@@ -40,7 +40,8 @@ def _embedding_sizes(p: Any, sizes: Sizes) -> Sequence[Shape | None]:
 @computes("Embedding", "_contrib_SparseEmbedding", mixed=True, complete=_embedding_sizes)
 def embedding(p: Any, index: Tensor, weight: Tensor) -> Tensor:
     """Rows of a table."""
-    return functional.embedding(index.to(torch.int64).clamp(0, p.input_dim - 1), weight)
+    is_sparse = p.sparse_grad and weight.requires_grad and weight.is_leaf  # what reads it behind may take no such one
+    return functional.embedding(index.to(torch.int64).clamp(0, p.input_dim - 1), weight, sparse=is_sparse)
 
 
 @computes("pick", mixed=True)

@@ -189,3 +189,10 @@ def softmax_cross_entropy(_p: Any, x: Tensor, label: Tensor) -> Tensor:
 def multi_sum_sq(_p: Any, *arrays: Tensor) -> Tensor:
     """The sum of squares of each array."""
     return torch.stack([torch.sum(x.to(torch.float32) ** 2) for x in arrays])
+
+
+@computes("_contrib_getnnz")
+def getnnz(p: Any, x: Tensor) -> Tensor:
+    """How many elements are not 0: of all, or of each row or column."""
+    stored = x != 0
+    return stored.sum().reshape(1) if p.axis is None else stored.sum(p.axis)

@@ -14,7 +14,7 @@ from weft.mx.arrays.tape import Variable, modes
 from weft.mx.base.context import Context, current_context
 from weft.mx.base.errors import MXNetError
 from weft.mx.symbols.graph import GraphFunction
-from weft.mx.symbols.symbol import BODIES, Symbol, SymbolNode
+from weft.mx.symbols.symbol import BODIES, STORAGE_TYPES, Symbol, SymbolNode
 
 
 class Executor:
@@ -164,13 +164,14 @@ def _simply_bound(
         )
     requests = _requests(grad_req, [node.name for node in arguments])
     made = [{node.name: zeros(*_kind(found, node, context)) for node in part} for part in (arguments, auxiliary)]
-    grads = {node.name: zeros(*_kind(found, node, context)) for node in arguments if requests[node.name] != "null"}
+    grads = {name: zeros(x.shape, context, x.dtype, "default" if x.stype == "csr" else x.stype)
+             for name, x in made[0].items() if requests[name] != "null"}  # fmt: skip
     return Executor(symbol, (made[0], grads, made[1]), requests)
 
 
-def _kind(found: Any, node: Any, context: Context) -> tuple[Any, Context, Any]:
+def _kind(found: Any, node: SymbolNode, context: Context) -> tuple[Any, Context, Any, str]:
     shape, dtype = found[node, 0]
-    return shape, context, dtype
+    return shape, context, dtype, STORAGE_TYPES[int(node.attributes.get("__storage_type__", 0))]
 
 
 def _requests(given: Any, names: Sequence[str]) -> dict[str, str]:

@@ -116,6 +116,8 @@ class _Step:
     def __init__(self, node: Any, places: dict[Entry, int]) -> None:
         self.rule = node.row.rule
         p = node.p
+        if "sparse_grad" in p._fields:  # a program's gradients have all rows
+            p = p._replace(sparse_grad=False)
         self.p = {False: p, True: p._replace(train=True) if self.rule.modal else p}
         self.inputs = [places[entry] for entry in node.inputs]
         self.node = node

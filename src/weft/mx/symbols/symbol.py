@@ -25,6 +25,7 @@ from weft.mx.symbols.names import is_note, naming, scoped_attributes
 from weft.mx.symbols.type_inference import infer_element_types
 
 VERSION = 10901
+STORAGE_TYPES = ("default", "row_sparse", "csr")  # in the order of the numbers by which files name them
 BODIES = "subgraphs"  # the parameter that has the bodies of loops and branches, which in files stand beside the others
 # Attributes that MXNet shows with and without underscores, whatever operator has them.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "profiler_scope")
@@ -526,7 +527,7 @@ def var(
         "wd_mult": wd_mult,
         "dtype": None if dtype is None else _type_number(dtype),
         "init": init if init is None or isinstance(init, str) else init.dumps(),
-        "storage_type": None if stype is None else 0,
+        "storage_type": None if stype is None else STORAGE_TYPES.index(stype),
     }
     node.attributes |= {f"__{key}__": str(value) for key, value in notes.items() if value is not None}
     for key, value in given.items():

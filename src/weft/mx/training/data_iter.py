@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from weft.mx.arrays import nd
-from weft.mx.arrays.ndarray import NDArray, array
+from weft.mx.arrays.ndarray import NDArray, array, as_stored
+from weft.mx.arrays.sparse import SparseNDArray
 
 
 class DataDesc(namedtuple("DataDesc", ["name", "shape"])):  # noqa: PYI024, SLOT002  # MXNet's: two fields, two attributes
@@ -111,9 +112,27 @@ def _named(given: Any, otherwise: str, *, may_be_empty: bool) -> list[tuple[str,
         given = dict(zip(names, given, strict=True))
     if not isinstance(given, Mapping):
         raise TypeError("Input must be NDArray, numpy.ndarray, a list of them or dict with them as values")
-    return [
-        (name, x.asnumpy() if isinstance(x, NDArray) else np.asarray(x, dtype=np.float32)) for name, x in given.items()
-    ]
+    return [(name, _elements(x)) for name, x in given.items()]
+
+
+def _elements(given: Any) -> Any:
+    if isinstance(given, SparseNDArray):
+        return _StoredRows(given)
+    return given.asnumpy() if isinstance(given, NDArray) else np.asarray(given, dtype=np.float32)
+
+
+class _StoredRows:
+    """The elements of a sparse array, whose parts are sparse too."""
+
+    def __init__(self, source: SparseNDArray) -> None:
+        self._elements, self.stype = source.asnumpy(), source.stype
+        self.shape, self.dtype = self._elements.shape, self._elements.dtype
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __getitem__(self, rows: Any) -> NDArray:
+        return as_stored(array(self._elements[rows], dtype=self.dtype), self.stype)
 
 
 class NDArrayIter(DataIter):
@@ -191,7 +210,7 @@ class NDArrayIter(DataIter):
         return True
 
     def _arrays(self, arrays: list[tuple[str, Any]]) -> list[NDArray]:
-        return [array(x[self._batch], dtype=x.dtype) for _, x in arrays]
+        return [array(x[self._batch], dtype=x.dtype) for _, x in arrays]  # of sparse ones a sparse one
 
     def getdata(self) -> list[NDArray]:
         """The arrays of this batch."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.mx.arrays.ndarray import array
+from weft.mx.arrays.ndarray import array, as_stored
 from weft.mx.base.errors import MXNetError
 from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, NDArrayIter
 from weft.mx.training.image import ImageIter
@@ -47,6 +47,49 @@ def CSVIter(
     label = np.zeros((len(data), *label_shape), np.float32) if label_csv is None else _table(label_csv, label_shape)
     _ = round_batch  # the last batch is filled in any case, and tells so
     return NDArrayIter(data, label.reshape(-1) if tuple(label_shape) == (1,) else label, batch_size)
+
+
+def LibSVMIter(
+    data_libsvm: str,
+    data_shape: Sequence[int],
+    batch_size: int,
+    label_libsvm: str | None = None,
+    label_shape: Sequence[int] = (1,),
+    round_batch: bool = True,
+    **_given: Any,
+) -> NDArrayIter:
+    """Batches of the lines of a file of LibSVM: a label, then `column:number` for each number that is not 0."""
+    _ = round_batch  # as in CSVIter
+    label, data = _sparse_table(data_libsvm, int(np.prod(data_shape)))
+    if label_libsvm is not None:
+        label = _sparse_table(label_libsvm, int(np.prod(label_shape)))[1]
+    return NDArrayIter(as_stored(array(data), "csr"), label, batch_size)
+
+
+def _sparse_table(path: str, width: int) -> tuple[Any, Any]:
+    """The labels and the rows of a file of LibSVM."""
+    labels, rows = [], []
+    try:
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            parts = line.partition("#")[0].split()
+            if not parts:
+                continue
+            row = np.zeros(width, np.float32)
+            first = 0 if ":" in parts[0] else 1  # files of labels have none before the numbers
+            labels.append(float(parts[0]) if first else 0.0)
+            for part in parts[first:]:
+                place, _, number = part.partition(":")
+                row[_column(int(place), width)] = float(number)
+            rows.append(row)
+    except (OSError, ValueError) as error:
+        raise MXNetError(f"{path} cannot be read: {error}") from error
+    return np.array(labels, np.float32), np.stack(rows) if rows else np.zeros((0, width), np.float32)
+
+
+def _column(place: int, width: int) -> int:
+    if not 0 <= place < width:
+        raise ValueError(f"column {place} is not one of {width}")
+    return place
 
 
 def _idx(path: str) -> Any:

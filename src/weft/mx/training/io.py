@@ -1,7 +1,7 @@
 """Give batches of what lies in memory or in files: `mx.io`."""
 
 from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, DataLoaderIter, NDArrayIter, ResizeIter
-from weft.mx.training.file_iter import CSVIter, ImageRecordIter, MNISTIter, PrefetchingIter
+from weft.mx.training.file_iter import CSVIter, ImageRecordIter, LibSVMIter, MNISTIter, PrefetchingIter
 
 __all__ = [
     "CSVIter",
@@ -10,6 +10,7 @@ __all__ = [
     "DataIter",
     "DataLoaderIter",
     "ImageRecordIter",
+    "LibSVMIter",
     "MNISTIter",
     "NDArrayIter",
     "PrefetchingIter",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.mx.arrays.ndarray import NDArray
+from weft.mx.arrays.sparse import retain
 from weft.mx.base.errors import MXNetError
 from weft.mx.training.optimizer import Optimizer, Updater
 
@@ -66,6 +67,16 @@ class KVStore:
         for one, arrays in _pairs(key, out):
             for array in _listed(arrays):
                 self._array(one).copyto(array)
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:  # noqa: ARG002
+        """Write some rows of the array of a key into others, whose other rows become 0."""
+        if row_ids is None:
+            raise AssertionError("row_ids must be provided")
+        for one, arrays in _pairs(key, out):
+            targets = _listed(arrays)
+            ids = _listed(row_ids) if isinstance(row_ids, (list, tuple)) else [row_ids] * len(targets)
+            for array, wanted in zip(targets, ids, strict=True):
+                retain(self._array(one).tostype("row_sparse"), wanted).copyto(array)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull."""

@@ -13,6 +13,7 @@ from weft.errors import CheckpointError
 from weft.mx.arrays import nd
 from weft.mx.arrays.invoke import call_operator
 from weft.mx.arrays.ndarray import NDArray, ready, zeros
+from weft.mx.arrays.sparse import call_stored
 from weft.mx.base.context import cpu
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import operator
@@ -158,7 +159,7 @@ class Optimizer:
 
 
 def _apply(name: str, weight: NDArray, arrays: tuple[Any, ...], given: dict[str, Any]) -> None:
-    call_operator(operator(name), [weight, *arrays], given, weight)
+    call_stored(operator(name), [weight, *arrays], given, weight)
 
 
 def _like(weight: NDArray) -> NDArray:
@@ -171,15 +172,12 @@ class _ByOperator(Optimizer):
     rate = 0.01
     rate_first = True  # whether the rate is the first argument by place
     options: ClassVar[dict[str, Any]] = {}
-    idle: ClassVar[tuple[str, ...]] = ()  # options that change nothing, without sparse gradients
     operator = ""
     kept = 0
 
     def __init__(self, *places: Any, **given: Any) -> None:
         order = [*(["learning_rate"] if self.rate_first else []), *self.options]
         given = {"learning_rate": self.rate, **self.options, **dict(zip(order, places, strict=False)), **given}
-        for name in self.idle:
-            given.pop(name, None)
         own = {name: given.pop(name) for name in self.options}
         super().__init__(**given)
         self.__dict__.update(own)
@@ -205,8 +203,7 @@ class _ByOperator(Optimizer):
 class SGD(_ByOperator):
     """Go down the gradient, with momentum if there is one."""
 
-    options: ClassVar[dict[str, Any]] = {"momentum": 0.0}
-    idle = ("lazy_update",)
+    options: ClassVar[dict[str, Any]] = {"momentum": 0.0, "lazy_update": True}
     operators = "sgd_update", "sgd_mom_update"  # without momentum, and with it
     rate_first = False
     momentum: float
@@ -216,7 +213,8 @@ class SGD(_ByOperator):
         self.operator, self.kept = self.operators[bool(self.momentum)], int(bool(self.momentum))
 
     def _options(self, index: int) -> dict[str, Any]:
-        return super()._options(index) if self.momentum else {}
+        found = super()._options(index)
+        return {name: value for name, value in found.items() if self.momentum or name == "lazy_update"}
 
 
 @register
@@ -293,6 +291,7 @@ class Test(Optimizer):
 class NAG(SGD):
     """Nesterov's momentum."""
 
+    options: ClassVar[dict[str, Any]] = {"momentum": 0.0}
     operators = "sgd_update", "nag_mom_update"
 
 
@@ -310,8 +309,7 @@ class Adam(_ByOperator):
     """Divide the mean of the gradients by the root of the mean of their squares."""
 
     rate = 0.001
-    options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-    idle = ("lazy_update",)
+    options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "lazy_update": True}
     operator, kept = "adam_update", 2
     beta1: float
     beta2: float
