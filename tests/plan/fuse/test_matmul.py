@@ -80,16 +80,55 @@ def test_a_matrix_that_several_products_read_is_packed_once_for_all() -> None:
     assert [kernel.columns for kernel in kernels if isinstance(kernel, PackKernel)] == [COLUMNS]
 
 
-@pytest.mark.parametrize(("rows", "far", "packed"), [(1, True, 0), (2, True, 1), (1, False, 1)])
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 33, 96, 200, 600])
+@pytest.mark.parametrize("far", [True, False])
 @torch.no_grad()
-def test_one_row_reads_weights_that_are_far_away_where_they_lie(
-    monkeypatch: pytest.MonkeyPatch, rows: int, packed: int, *, far: bool
+def test_weights_that_are_far_away_are_read_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch, rows: int, *, far: bool
 ) -> None:
-    net, x = nn.Linear(160, 96), torch.randn(rows, 160)
+    net, x = nn.Linear(400, 96), torch.randn(rows, 400)
     monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 1 if far else 1 << 20)
     compiled = weft.hybridize(nn.Sequential(net, nn.ReLU()))
     with overrides(cache_dir=None):
         for _ in range(2):
             torch.testing.assert_close(compiled(x), net(x).relu())
-            net.weight.mul_(-1.5)
-        assert len(weft.program(compiled, x).plan.regions[0].packing) == packed
+            net.weight.data.mul_(-1.5)
+        [region] = weft.program(compiled, x).plan.regions
+        assert len(region.packing) == (not far)
+        assert region.arena_bytes <= 4 * 400 * min(rows + 16, 216) + 4 * 96 * rows
+
+
+@torch.no_grad()
+def test_layers_that_share_a_far_weight_read_it_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = nn.Linear(192, 192), torch.randn(64, 192)
+    monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 1)
+    compiled = weft.hybridize(nn.Sequential(net, nn.ReLU(), net))
+    with overrides(cache_dir=None):
+        torch.testing.assert_close(compiled(x), net(net(x).relu()))
+        [region] = weft.program(compiled, x).plan.regions
+    assert not region.packing
+    assert [call.kernel.rows for call in region.calls if isinstance(call.kernel, GemmKernel)] == [192, 192]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@torch.no_grad()
+def test_only_far_weights_of_the_type_of_sums_are_read_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    net, x = nn.Linear(400, 96, dtype=dtype), torch.randn(33, 400, dtype=dtype)
+    monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 1)
+    compiled = weft.hybridize(nn.Sequential(net, nn.ReLU()))
+    with overrides(cache_dir=None):
+        torch.testing.assert_close(compiled(x), net(x).relu())
+        assert bool(weft.program(compiled, x).plan.regions[0].packing) == (dtype != torch.float64)
+
+
+@torch.no_grad()
+def test_sizes_that_vary_read_far_weights_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 1)
+    net = nn.Sequential(nn.Linear(400, 96), nn.GELU(), nn.Linear(96, 400), nn.LayerNorm(400))
+    compiled = weft.hybridize(nn.Sequential(net, nn.ReLU()))
+    with overrides(cache_dir=None):
+        for rows in (3, 40, 57, 11, 100, 33, 1, 15, 16, 17, 64):
+            x = torch.randn(rows, 400)
+            torch.testing.assert_close(compiled(x), net(x).relu())

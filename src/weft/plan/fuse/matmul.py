@@ -14,6 +14,7 @@ from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.kernels.gemm import (
     FEW_ROWS,
     MOST_CONVERTED_ROWS,
+    MOST_DOT_ROWS,
     Epilogue,
     EpilogueOperand,
     GemmKernel,
@@ -47,6 +48,7 @@ from weft.plan.regions.lazy import (
 )
 
 MOST_CACHED_BYTES = 24 * 1024 * 1024  # of a program's weights: more do not stay in caches, and are not kept wider
+WHOLE_FLOATS = ("f32", "f64")  # the types of sums, of which others have theirs
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], EpilogueOperand | None]
 
@@ -293,11 +295,10 @@ def factors_of(
     if left.dtype == "i32":  # of integers that are in memory as such; the order of a sum does not matter
         schedule = choose_schedule(left.dtype, sizes, target, in_parts=False)
         return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
-    if (
-        once
-        and (not _is_packed_weight(fusion, right) or _is_read_in_place(fusion, source, sizes))
-        and reads_across(sizes, matrix_of(left.window), matrix_of(right.window))
-    ):
+    most_rows = MOST_DOT_ROWS if once else 0
+    if _is_packed_weight(fusion, right):
+        most_rows = FEW_ROWS if _is_read_in_place(fusion, source) else 0
+    if reads_across(sizes, matrix_of(left.window), matrix_of(right.window), most_rows):
         schedule = choose_dots(left.dtype, sizes, target, in_parts=not source.is_short)
         right = fusion.assembly.in_memory(source.lazy)
         return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule, left.dtype)
@@ -308,12 +309,15 @@ def factors_of(
     return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
 
 
-def _is_read_in_place(fusion: Fusion, source: Source, sizes: tuple[int, int, int]) -> bool:
-    """Whether a weight is read where it lies: one row reads each number once, and panels would be kept beside it.
+def _is_read_in_place(fusion: Fusion, source: Source) -> bool:
+    """Whether a weight is read where it lies, column by column: panels would be kept beside it.
 
-    Only where weights do not stay in caches: else panels are read a few hundredths sooner.
+    Only where weights come from memory at each call, so that panels are read no sooner.
     """
-    return sizes[0] == 1 and len(source.casts) <= 1 and fusion.weight_bytes > MOST_CACHED_BYTES
+    weight, far = source.leaf, fusion.weight_bytes > MOST_CACHED_BYTES
+    if not far or not _is_packed_weight(fusion, weight) or weight.window.size < LEAST_LEFT_IN_PLACE:
+        return False
+    return weight.window.strides[0] == 1 and weight.dtype in WHOLE_FLOATS and len(source.casts) <= 1
 
 
 def _keeps_panel_short(fusion: Fusion, source: Source, rows: int) -> bool:
@@ -366,10 +370,13 @@ def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
 def right_operand(
     fusion: Fusion, source: Source, sizes: tuple[int, int, int], schedule: GemmSchedule
 ) -> tuple[Matrix | PackedMatrix, Location]:
-    """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
-    _, columns, inner = sizes
+    """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart.
+
+    Panels of weights that no cache holds are not kept where so many rows read them that packing them takes no time.
+    """
+    rows, columns, inner = sizes
     right, dtype = source.leaf, source.lazy.dtype
-    weight = _is_packed_weight(fusion, right)
+    weight = _is_packed_weight(fusion, right) and not (rows > FEW_ROWS and _is_read_in_place(fusion, source))
     if not weight and schedule.group == 1 and not packs_right(sizes, matrix_of(right.window), dtype):
         right = fusion.assembly.in_memory(source.lazy)
         return matrix_of(right.window), fusion.assembly.location(right)
@@ -421,7 +428,9 @@ def _with(lazy: Lazy, node: Node, replacement: Leaf) -> Lazy:
 
 # A product of few rows with a transposed matrix is computed as the product of the transposes, read in place. A linear
 # layer multiplies rows with its transposed weights, the columns of which lie far apart: they would be packed at each
-# call. For few rows it costs less to pack these, and to leave the result with its rows side by side.
+# call, or kept packed beside the weights. For few rows it costs less to pack these, and to leave the result with its
+# rows side by side. Weights that no cache holds are read no sooner as panels: there, rows may be as many as columns.
+LEAST_MANY_ROWS = 512  # of which panels take much memory, and beside which it takes no time to pack the matrix
 LEAST_LEFT_IN_PLACE = 32 * 1024  # numbers of a matrix that is worth it
 SAVING = 2  # so many times more numbers would be moved to pack the matrix
 
@@ -439,18 +448,14 @@ def _is_transposed(fusion: Fusion, value: Value, right: Leaf) -> bool:
     rows, columns = tensor_type(value).shape[-2:]
     if right.source.pending is not None or len(tensor_type(value).shape) != 2 or len(right.window.shape) != 2:
         return False
-    if dtype_of(value) == "i32":
-        return False
     inner = right.window.shape[0]
+    is_across = right.window.strides[0] == 1 and right.window.strides[1] >= inner
+    if dtype_of(value) == "i32" or not is_across or rows <= FEW_ROWS or inner * columns < LEAST_LEFT_IN_PLACE:
+        return False
+    if fusion.is_weight(right):
+        return rows <= max(columns, LEAST_MANY_ROWS) and _is_read_in_place(fusion, Source(right))
     moved = rows * inner + 2 * rows * columns  # the result is transposed back, or read across
-    return (
-        right.window.strides[0] == 1
-        and right.window.strides[1] >= inner
-        and fusion.uses[value.operands[1]] == 1
-        and not fusion.is_weight(right)
-        and rows > FEW_ROWS
-        and inner * columns >= max(LEAST_LEFT_IN_PLACE, SAVING * moved)
-    )
+    return fusion.uses[value.operands[1]] == 1 and inner * columns >= SAVING * moved
 
 
 def _multiply_transposed(fusion: Fusion, value: Value, right: Leaf) -> Lazy:

@@ -295,6 +295,7 @@ LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns
 MOST_CONVERTED_ROWS = 16  # for which panels of a shorter type, read in less time, are worth converting in registers
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS, MANY_ROWS = 128, 64, 257  # with many rows, panels are always worth their packing
 FAR_BYTES = 1024  # from one row of a right operand to the next
+LINE_BYTES, LEAST_LINE_COLUMNS = 64, 32  # of a cache; fewer columns are few vectors
 # What lies so far apart shares a place of the nearest cache: rows with so few places there must be packed.
 SAME_PLACE_BYTES, FEW_PLACES = 4096, 8
 SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
@@ -478,22 +479,25 @@ def copies_left(sizes: tuple[int, int, int], left: Matrix) -> bool:
     return left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
 
 
-def reads_across(sizes: tuple[int, int, int], left: Matrix, right: Matrix) -> bool:
+def reads_across(sizes: tuple[int, int, int], left: Matrix, right: Matrix, most_rows: int = MOST_DOT_ROWS) -> bool:
     """Tell whether a right operand that lies column by column is better read so than packed: for few rows."""
     rows, columns, inner = sizes
     beside = left.column == 1 and right.row == 1 and right.column != 1
-    return beside and 0 < rows <= MOST_DOT_ROWS and columns > 1 and inner >= LEAST_DOT
+    return beside and 0 < rows <= most_rows and columns > 1 and inner >= LEAST_DOT
 
 
 def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> bool:
     """Tell whether to pack a right operand that changes with every call; constant weights are packed anyway.
 
-    Rows that lie far apart may share few places of the nearest cache; and a panel is read once for each block of rows.
+    Rows that lie far apart may share few places of the nearest cache; a panel is read once for each block of rows; and
+    vectors of rows that do not begin where lines of a cache do are two lines each.
     """
     rows, columns, inner = sizes
     if columns == 1 or rows * columns * inner == 0:
         return False
     apart = right.row * ELEMENT_BITS[element] // 8
+    if apart % LINE_BYTES and inner > 1 and rows >= LEAST_PACK_ROWS and columns >= LEAST_LINE_COLUMNS:
+        return True
     places = SAME_PLACE_BYTES // gcd(apart, SAME_PLACE_BYTES)
     least = LEAST_PACK_ROWS if places <= FEW_PLACES else MANY_ROWS
     return right.column != 1 or (apart >= FAR_BYTES and inner > 1 and rows >= least)
