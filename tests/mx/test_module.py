@@ -52,8 +52,11 @@ def test_a_damaged_checkpoint_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_what_modules_do_not_do_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="several devices"):
-        mx.mod.Module(network(), context=[mx.cpu(0), mx.cpu(1)])
+    with pytest.raises(NotImplementedError, match="group2ctxs"):
+        mx.mod.Module(network(), group2ctxs={"a": mx.cpu(1)})
+    on_many = mx.mod.Module(network(), context=[mx.cpu(place) for place in range(4)])
+    with pytest.raises(ValueError, match="Too many slices"):
+        on_many.bind([("data", (2, 3))])
     with pytest.raises(AssertionError, match="call bind and init_params"):
         mx.mod.Module(network()).forward(mx.io.DataBatch([nd.ones((1, 3))]))
     with pytest.raises(AssertionError, match="others have"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from weft.mx.arrays import nd
@@ -20,19 +21,50 @@ def _called(callbacks: Any, *args: Any) -> None:
             callback(*args)
 
 
+@dataclass(frozen=True)
+class ModuleBinding:
+    """What a module is bound with: its inputs, and what a backward is to compute."""
+
+    data_shapes: Any
+    label_shapes: Any = None
+    for_training: bool = True
+    inputs_need_grad: bool = False
+    force_rebind: bool = False
+    shared_module: Any = None
+    grad_req: str = "write"
+
+
+@dataclass(frozen=True)
+class ParameterFilling:
+    """What parameters are filled with: arrays where they are given, else by an initializer."""
+
+    initializer: Any
+    arg_params: Mapping[str, NDArray] | None
+    aux_params: Mapping[str, NDArray] | None
+    allow_missing: bool
+    allow_extra: bool
+
+    def given_to(self, module: BaseModule) -> None:
+        """Fill the parameters of a module, also where they are filled."""
+        module.init_params(
+            self.initializer, self.arg_params, self.aux_params, self.allow_missing, True, self.allow_extra
+        )
+
+
 class BaseModule:
-    """What modules share: the loops over batches."""
+    """What modules share: when they may be bound, filled and trained, and the loops over batches."""
 
     symbol: Any
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
-        self.binded = self.params_initialized = self.optimizer_initialized = self.for_training = False
+        self.binded = self.params_initialized = self.optimizer_initialized = False
+        self.for_training = self.inputs_need_grad = False
 
     # What a module does by itself.
-    bind: Any
-    init_params: Any
-    init_optimizer: Any
+    _bind: Callable[[ModuleBinding], None]
+    _fill: Callable[[ParameterFilling], None]
+    _choose_optimizer: Callable[[Any, Any], None]
     get_params: Any
     forward: Any
     backward: Any
@@ -42,6 +74,64 @@ class BaseModule:
     install_monitor: Any
 
     # What follows.
+
+    def bind(
+        self,
+        data_shapes: Any,
+        label_shapes: Any = None,
+        for_training: bool = True,
+        inputs_need_grad: bool = False,
+        force_rebind: bool = False,
+        shared_module: Any = None,
+        grad_req: str = "write",
+    ) -> None:
+        """Make the arrays for inputs of these sizes."""
+        if self.binded and not force_rebind:
+            self.logger.warning("Already bound, ignoring bind()")
+            return
+        self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
+        self._bind(
+            ModuleBinding(
+                data_shapes, label_shapes, for_training, inputs_need_grad, force_rebind, shared_module, grad_req
+            )
+        )
+        self.binded = True
+
+    def init_params(
+        self,
+        initializer: Any = initializer.Uniform(0.01),  # noqa: B008  # it keeps nothing
+        arg_params: Mapping[str, NDArray] | None = None,
+        aux_params: Mapping[str, NDArray] | None = None,
+        allow_missing: bool = False,
+        force_init: bool = False,
+        allow_extra: bool = False,
+    ) -> None:
+        """Fill the parameters: from arrays where they are given, else by the initializer."""
+        if self.params_initialized and not force_init:
+            self._are_filled()
+            return
+        if not self.binded:
+            raise AssertionError("call bind before initializing the parameters")
+        self._fill(ParameterFilling(initializer, arg_params, aux_params, allow_missing, allow_extra))
+        self.params_initialized = True
+
+    def _are_filled(self) -> None:
+        """Do nothing: they stay what they are."""
+
+    def init_optimizer(
+        self,
+        kvstore: Any = "local",
+        optimizer: Any = "sgd",
+        optimizer_params: Any = (("learning_rate", 0.01),),
+        force_init: bool = False,
+    ) -> None:
+        """Choose how `update` changes parameters; gradients are divided by the size of the batch."""
+        _ = kvstore  # where sums are made is no difference within a process
+        if self.optimizer_initialized and not force_init:
+            self.logger.warning("optimizer already initialized, ignoring...")
+            return
+        self._choose_optimizer(optimizer, optimizer_params)
+        self.optimizer_initialized = True
 
     def set_params(
         self,
@@ -178,7 +268,9 @@ class BaseModule:
             for name, value in measured.get_global_name_value():
                 self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
             self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.time() - began)
-            _called(epoch_end_callback, epoch, self.symbol, *self.get_params())
+            params = self.get_params()
+            self.set_params(*params)  # auxiliary states of several devices are one from here on
+            _called(epoch_end_callback, epoch, self.symbol, *params)
             if eval_data is not None:
                 ends = {"score_end_callback": eval_end_callback, "batch_end_callback": eval_batch_end_callback}
                 for name, value in self.score(eval_data, checked, epoch=epoch, **ends):

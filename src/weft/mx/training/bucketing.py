@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from weft.mx.base.context import Context
 from weft.mx.symbols import sym
 from weft.mx.symbols.names import NameManager
 from weft.mx.symbols.symbol import Symbol
-from weft.mx.training import initializer
-from weft.mx.training.base_module import BaseModule
+from weft.mx.training.base_module import BaseModule, ModuleBinding, ParameterFilling
 from weft.mx.training.saved_models import load_params
 from weft.mx.training.symbol_module import SymbolModule
 
@@ -39,7 +39,7 @@ class BucketingModule(BaseModule):
         self._sym_gen, self._default, self._given = sym_gen, default_bucket_key, {**given, "context": context}
         self._buckets: dict[Any, SymbolModule] = {}
         self._current: SymbolModule | None = None
-        self._bound_with: dict[str, Any] = {}
+        self._binding = ModuleBinding(None)
         self._made(default_bucket_key)  # what is wrong is told now
 
     def _symbols(self, key: Any) -> Made:
@@ -57,12 +57,6 @@ class BucketingModule(BaseModule):
         return self._current
 
     @property
-    def symbol(self) -> Symbol:
-        """The symbol of the bucket that ran last."""
-        found: Symbol = self._now.symbol
-        return found
-
-    @property
     def data_names(self) -> Sequence[str]:
         """The names of the data."""
         found: Sequence[str] = self._now.data_names if self.binded else self._symbols(self._default)[1]
@@ -73,42 +67,13 @@ class BucketingModule(BaseModule):
         """The names of the outputs."""
         return self._now.output_names if self.binded else self._symbols(self._default)[0].list_outputs()
 
-    @property
-    def data_shapes(self) -> list[Any]:
-        """What data of the bucket that ran last is."""
-        return self._now.data_shapes
-
-    @property
-    def label_shapes(self) -> list[Any]:
-        """What labels of the bucket that ran last are."""
-        return self._now.label_shapes
-
-    @property
-    def output_shapes(self) -> list[Any]:
-        """The names and the sizes of the outputs of the bucket that ran last."""
-        return self._now.output_shapes
-
-    def bind(
-        self,
-        data_shapes: Any,
-        label_shapes: Any = None,
-        for_training: bool = True,
-        inputs_need_grad: bool = False,
-        force_rebind: bool = False,
-        shared_module: Any = None,
-        grad_req: str = "write",
-    ) -> None:
-        """Make the arrays of the default bucket, which has all parameters."""
-        if shared_module is not None:
+    def _bind(self, binding: ModuleBinding) -> None:
+        if binding.shared_module is not None:
             raise AssertionError("shared_module for BucketingModule is not supported")
         kept = self.get_params() if self.params_initialized else None
-        if self.binded and not force_rebind:
-            self.logger.warning("Already bound, ignoring bind()")
-            return
-        self.for_training = for_training
-        self._bound_with = {"for_training": for_training, "inputs_need_grad": inputs_need_grad, "grad_req": grad_req}
+        self._binding = binding
         module = self._buckets.get(self._default) or self._made(self._default)
-        module.bind(data_shapes, label_shapes, force_rebind=force_rebind, **self._bound_with)
+        module.bind(**vars(binding))
         self._buckets, self._current, self.binded = {self._default: module}, module, True
         if kept is not None:
             self.set_params(*kept)
@@ -122,24 +87,12 @@ class BucketingModule(BaseModule):
             module = self._buckets[bucket_key] = self._made(bucket_key)
         if not module.binded:
             shared = self._buckets[self._default]
-            module.bind(data_shapes, label_shapes, shared_module=shared, **self._bound_with)
+            own = replace(self._binding, data_shapes=data_shapes, label_shapes=label_shapes, shared_module=shared)
+            module.bind(**vars(own))
         self._current = module
 
-    def init_params(
-        self,
-        initializer: Any = initializer.Uniform(0.01),  # noqa: B008  # it keeps nothing
-        arg_params: Mapping[str, NDArray] | None = None,
-        aux_params: Mapping[str, NDArray] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = False,
-        allow_extra: bool = False,
-    ) -> None:
-        """Fill the parameters: from arrays where they are given, else by the initializer."""
-        if self.params_initialized and not force_init:
-            return
-        module = self._now
-        module.init_params(initializer, arg_params, aux_params, allow_missing, force_init, allow_extra)
-        self.params_initialized = True
+    def _fill(self, filling: ParameterFilling) -> None:
+        filling.given_to(self._now)
         for each in self._buckets.values():
             each.params_initialized = True
 
@@ -149,23 +102,12 @@ class BucketingModule(BaseModule):
             raise AssertionError("call init_params before this")
         return self._buckets[self._default].get_params()
 
-    def init_optimizer(
-        self,
-        kvstore: Any = "local",
-        optimizer: Any = "sgd",
-        optimizer_params: Any = (("learning_rate", 0.01),),
-        force_init: bool = False,
-    ) -> None:
-        """Choose how `update` changes parameters, in all buckets."""
-        if self.optimizer_initialized and not force_init:
-            self.logger.warning("optimizer already initialized, ignoring.")
-            return
+    def _choose_optimizer(self, optimizer: Any, optimizer_params: Any) -> None:
         first = self._now
-        first.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
+        first.init_optimizer(None, optimizer, optimizer_params, force_init=True)
         for module in self._buckets.values():
             if module is not first:
                 module.borrow_optimizer(first)
-        self.optimizer_initialized = True
 
     def prepare(self, data_batch: Any, sparse_row_id_fn: Any = None) -> None:
         """Make the module of a batch, and stay with the one that is current."""
@@ -179,27 +121,11 @@ class BucketingModule(BaseModule):
         self.switch_bucket(data_batch.bucket_key, data_batch.provide_data, data_batch.provide_label)
         self._now.forward(data_batch, is_train)
 
-    def backward(self, out_grads: Any = None) -> None:
-        """Compute the gradients of the last forward."""
-        self._now.backward(out_grads)
-
     def update(self) -> None:
         """Change the parameters by the gradients of the last backward."""
         if not self.optimizer_initialized:
             raise AssertionError("call init_optimizer before update")
         self._now.update()
-
-    def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
-        """The outputs of the last forward."""
-        return self._now.get_outputs(merge_multi_context)
-
-    def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
-        """The gradients of the inputs."""
-        return self._now.get_input_grads(merge_multi_context)
-
-    def update_metric(self, eval_metric: Any, labels: Any, pre_sliced: bool = False) -> None:
-        """Let a metric see the outputs of the last forward."""
-        self._now.update_metric(eval_metric, labels, pre_sliced)
 
     def install_monitor(self, mon: Any) -> None:
         """Let a monitor watch the arrays of all buckets that are there."""
@@ -251,3 +177,15 @@ class BucketingModule(BaseModule):
         made._current._params = arg_params, aux_params
         made._current.params_initialized = made.params_initialized = True
         return made
+
+
+def _of_current(name: str) -> property:
+    return property(lambda self: getattr(self._now, name), doc=f"`{name}` of the module that ran last.")
+
+
+OF_CURRENT = (
+    *("symbol", "data_shapes", "label_shapes", "output_shapes"),
+    *("backward", "get_outputs", "get_input_grads", "update_metric"),
+)
+for _name in OF_CURRENT:
+    setattr(BucketingModule, _name, _of_current(_name))

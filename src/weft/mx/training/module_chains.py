@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray
-from weft.mx.training import initializer
-from weft.mx.training.base_module import BaseModule
+from weft.mx.training.base_module import BaseModule, ModuleBinding, ParameterFilling
 
 __all__ = ["PythonLossModule", "PythonModule", "SequentialModule"]
 
@@ -68,23 +68,10 @@ class SequentialModule(BaseModule):
                 all_of_them.update(own)
         return found
 
-    def init_params(
-        self,
-        initializer: Any = initializer.Uniform(0.01),  # noqa: B008  # it keeps nothing
-        arg_params: Mapping[str, NDArray] | None = None,
-        aux_params: Mapping[str, NDArray] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = False,
-        allow_extra: bool = False,
-    ) -> None:
-        """Fill the parameters of all modules, whose names must differ."""
-        if self.params_initialized and not force_init:
-            return
-        if not self.binded:
-            raise AssertionError("call bind before initializing the parameters")
+    def _fill(self, filling: ParameterFilling) -> None:
         owners: dict[str, int] = {}
         for place, module in enumerate(self._modules):
-            module.init_params(initializer, arg_params, aux_params, allow_missing, force_init, allow_extra)
+            filling.given_to(module)
             for part in module.get_params():
                 for name in part:
                     if owners.setdefault(name, place) != place:
@@ -92,51 +79,29 @@ class SequentialModule(BaseModule):
                             f'Duplicated parameter names: name "{name}" in layer {place} ({type(module)}) is already '
                             f"used in layer {owners[name]} ({type(self._modules[owners[name]])})."
                         )
-        self.params_initialized = True
 
-    def bind(
-        self,
-        data_shapes: Any,
-        label_shapes: Any = None,
-        for_training: bool = True,
-        inputs_need_grad: bool = False,
-        force_rebind: bool = False,
-        shared_module: Any = None,
-        grad_req: str = "write",
-    ) -> None:
-        """Make the arrays of all modules."""
-        if self.binded and not force_rebind:
-            self.logger.warning("Already bound, ignoring bind()")
-            return
-        if shared_module is not None:
+    def _bind(self, binding: ModuleBinding) -> None:
+        if binding.shared_module is not None:
             raise AssertionError("Shared module is not supported")
         if not self._parts:
             raise AssertionError("Attempting to bind an empty SequentialModule")
-        self.for_training, shapes = for_training, data_shapes
-        self.label_shapes = label_shapes if any(meta.get(self.META_TAKE_LABELS) for _, meta in self._parts) else None
+        shapes, labels = binding.data_shapes, binding.label_shapes
+        self.label_shapes = labels if any(meta.get(self.META_TAKE_LABELS) for _, meta in self._parts) else None
         for place, (module, meta) in enumerate(self._parts):
             if meta.get(self.META_AUTO_WIRING):
                 shapes = [(name, each[1]) for name, each in zip(module.data_names, shapes, strict=True)]
-            labels = label_shapes if meta.get(self.META_TAKE_LABELS) else None
-            needs_grad = inputs_need_grad or (for_training and place > 0)
-            module.bind(shapes, labels, for_training, needs_grad, force_rebind, None, grad_req)
+            own = replace(
+                binding,
+                data_shapes=shapes,
+                label_shapes=labels if meta.get(self.META_TAKE_LABELS) else None,
+                inputs_need_grad=binding.inputs_need_grad or (binding.for_training and place > 0),
+            )
+            module.bind(**vars(own))
             shapes = module.output_shapes
-        self.binded = True
 
-    def init_optimizer(
-        self,
-        kvstore: Any = "local",
-        optimizer: Any = "sgd",
-        optimizer_params: Any = (("learning_rate", 0.01),),
-        force_init: bool = False,
-    ) -> None:
-        """Choose how `update` changes parameters, in all modules."""
-        if self.optimizer_initialized and not force_init:
-            self.logger.warning("optimizer already initialized, ignoring.")
-            return
+    def _choose_optimizer(self, optimizer: Any, optimizer_params: Any) -> None:
         for module in self._modules:
-            module.init_optimizer(kvstore, optimizer, optimizer_params, force_init)
-        self.optimizer_initialized = True
+            module.init_optimizer(None, optimizer, optimizer_params, force_init=True)
 
     def forward(self, data_batch: Any, is_train: bool | None = None) -> None:
         """Compute the outputs of one module after the other."""
@@ -214,27 +179,14 @@ class PythonModule(BaseModule):
             raise RuntimeError("PythonModule does not support presliced labels")
         eval_metric.update(labels, self.get_outputs())
 
-    def bind(
-        self,
-        data_shapes: Any,
-        label_shapes: Any = None,
-        for_training: bool = True,
-        inputs_need_grad: bool = False,
-        force_rebind: bool = False,
-        shared_module: Any = None,
-        grad_req: str = "write",
-    ) -> None:
+    def _bind(self, binding: ModuleBinding) -> None:
         """Note the sizes."""
-        _ = shared_module
-        if self.binded and not force_rebind:
-            self.logger.warning("Already bound, ignoring bind()")
-            return
-        if grad_req != "write":
+        if binding.grad_req != "write":
             raise AssertionError("Python module only support write gradient")
+        data_shapes, label_shapes = binding.data_shapes, binding.label_shapes
         for names, shapes in ((self.data_names, data_shapes), (self.label_names, label_shapes)):
             if shapes is not None and [each[0] for each in shapes] != names:
                 raise AssertionError(f"{names} are the names of this module, not {[each[0] for each in shapes]}")
-        self.for_training, self.inputs_need_grad = for_training, inputs_need_grad
         self.data_shapes, self.label_shapes = data_shapes, label_shapes
         self.output_shapes = self._compute_output_shapes()
 

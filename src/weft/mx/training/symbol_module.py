@@ -1,19 +1,19 @@
-"""Give a symbol its parameters on a device, and run it forwards and backwards: `mx.mod.Module`."""
+"""Give a symbol its parameters on one device or several, and run it forwards and backwards: `mx.mod.Module`."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.base.context import Context, current_context
 from weft.mx.symbols.executor import Executor, simple_bind
 from weft.mx.symbols.symbol import Symbol
-from weft.mx.training import initializer
-from weft.mx.training.base_module import BaseModule
+from weft.mx.training.base_module import BaseModule, ModuleBinding, ParameterFilling
 from weft.mx.training.data_iter import DataDesc
 from weft.mx.training.initializer import InitDesc
 from weft.mx.training.optimizer import Optimizer, Updater, create
@@ -25,7 +25,10 @@ def _described(given: Any) -> list[DataDesc]:
 
 
 class SymbolModule(BaseModule):
-    """A symbol with its parameters on a device: `bind`, `init_params` or `set_params`, then `forward`, or `fit`."""
+    """A symbol with its parameters: `bind`, `init_params` or `set_params`, then `forward`, or `fit`.
+
+    On several devices each computes a part of a batch; gradients are added, and the first one's weights are changed.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,9 @@ class SymbolModule(BaseModule):
         for name, value in given.items():
             if value is not None:
                 raise NotImplementedError(f"Module({name}=...) is not in weft.mx")
-        contexts: list[Any] = list(context) if isinstance(context, (list, tuple)) else [context or current_context()]
-        if len(contexts) != 1:
-            raise NotImplementedError("Module on several devices is not in weft.mx: use gluon.Trainer")
         super().__init__(logger)
-        self._context = contexts[0]
+        chosen: Any = context or current_context()
+        self._contexts: list[Context] = list(chosen) if isinstance(chosen, (list, tuple)) else [chosen]
         self.symbol = symbol
         arguments = symbol.list_arguments()
         self.data_names = list(data_names or ())
@@ -62,7 +63,7 @@ class SymbolModule(BaseModule):
         inputs = {*self.data_names, *self.label_names}
         self._param_names = [name for name in arguments if name not in inputs]
         self._fixed = set(fixed_param_names or ())
-        self._executor: Executor | None = None
+        self._executors: list[Executor] = []  # one on each device: the first has the parameters that are changed
         self._params: tuple[dict[str, NDArray], dict[str, NDArray]] = ({}, {})
 
     @staticmethod
@@ -101,26 +102,11 @@ class SymbolModule(BaseModule):
 
     # Sizes.
 
-    def bind(
-        self,
-        data_shapes: Any,
-        label_shapes: Any = None,
-        for_training: bool = True,
-        inputs_need_grad: bool = False,
-        force_rebind: bool = False,
-        shared_module: Any = None,
-        grad_req: str = "write",
-    ) -> None:
-        """Make the arrays for inputs of these sizes."""
-        if self.binded and not force_rebind:
-            self.logger.warning("Already bound, ignoring bind()")
-            return
-        self.for_training, self._inputs_need_grad, self._grad_req = for_training, inputs_need_grad, grad_req
-        self.data_shapes, self.label_shapes = _described(data_shapes), _described(label_shapes)
-        self._bind()
-        self.binded = True
-        if shared_module is not None:
-            self._share(shared_module)
+    def _bind(self, binding: ModuleBinding) -> None:
+        self._binding = binding
+        self._shape(binding.data_shapes, binding.label_shapes)
+        if binding.shared_module is not None:
+            self._share(binding.shared_module)
         elif self.params_initialized:
             self._give(*self._params, allow_extra=True)
 
@@ -128,28 +114,43 @@ class SymbolModule(BaseModule):
         """Go over to inputs of other sizes; parameters stay."""
         if not self.binded:
             raise AssertionError("call bind before reshape")
-        self.data_shapes, self.label_shapes = _described(data_shapes), _described(label_shapes)
-        self._bind()
+        self._shape(data_shapes, label_shapes)
 
-    def _bind(self) -> None:
-        learns = self.for_training and self._grad_req != "null"
-        requests = {name: "null" if name in self._fixed or not learns else self._grad_req for name in self._param_names}
-        if self._inputs_need_grad:
-            requests |= dict.fromkeys(self.data_names, self._grad_req)
+    def _shape(self, data_shapes: Any, label_shapes: Any) -> None:
+        """Have executors for inputs of these sizes, of which each device gets a part; parameters stay."""
+        self.data_shapes, self.label_shapes = _described(data_shapes), _described(label_shapes)
+        grad_req = self._binding.grad_req
+        learns = self.for_training and grad_req != "null"
+        requests = {name: "null" if name in self._fixed or not learns else grad_req for name in self._param_names}
+        if self.inputs_need_grad:
+            requests |= dict.fromkeys(self.data_names, grad_req)
         labels = [each for each in self.label_shapes if each.name in self.label_names]
         self._check_sizes()
-        shapes = {each.name: each.shape for each in (*self.data_shapes, *labels)}
-        types = {each.name: each.dtype for each in (*self.data_shapes, *labels)}
-        before = self._executor
-        self._executor = simple_bind(self.symbol, self._context, requests, types, **shapes)
-        if before is not None:
-            for ours, theirs in (
-                (self._executor.arg_dict, before.arg_dict),
-                (self._executor.aux_dict, before.aux_dict),
-            ):
-                for name, array in theirs.items():
-                    if name in ours and ours[name].shape == array.shape and name not in shapes:
-                        ours[name] = array
+        inputs = [*self.data_shapes, *labels]
+        types = {each.name: each.dtype for each in inputs}
+        before, self._executors = self._executors, []
+        for place, context in enumerate(self._contexts):
+            shapes = {each.name: self._part_sizes(each, place) for each in inputs}
+            executor = simple_bind(self.symbol, context, requests, types, **shapes)
+            self._executors.append(executor)
+            if before:
+                _keep_arrays(executor, before[place], shapes)
+
+    def _part_sizes(self, described: DataDesc, place: int) -> tuple[int, ...]:
+        """The sizes of the part of an input that a device gets."""
+        axis = described.get_batch_axis(described.layout)
+        if len(self._contexts) == 1 or not 0 <= axis < len(described.shape):
+            return tuple(described.shape)
+        begin, end = parts_of_batch(described.shape[axis], len(self._contexts))[place]
+        return (*described.shape[:axis], end - begin, *described.shape[axis + 1 :])
+
+    def _parts(self, described: DataDesc, array: Any) -> list[Any]:
+        """An array, or the part of it that each device gets."""
+        axis = described.get_batch_axis(described.layout)
+        if len(self._contexts) == 1 or not 0 <= axis < len(described.shape):
+            return [array] * len(self._contexts)
+        ranges = parts_of_batch(array.shape[axis], len(self._contexts))
+        return [array[(*[slice(None)] * axis, slice(*each))] for each in ranges]
 
     def _check_sizes(self) -> None:
         """Refuse data and labels of different numbers of examples."""
@@ -166,20 +167,20 @@ class SymbolModule(BaseModule):
 
     def _share(self, other: SymbolModule) -> None:
         """Have the arrays of parameters of another module, and its optimizer."""
-        ours, theirs = self._bound, other._bound
-        shared = {*self._param_names, *ours.aux_dict}
-        for part in ("arg_dict", "grad_dict", "aux_dict"):
-            own, others = getattr(ours, part), getattr(theirs, part)
-            own.update({name: others[name] for name in own if name in shared and name in others})
+        for ours, theirs in zip(self._executors, other._executors, strict=True):
+            shared = {*self._param_names, *ours.aux_dict}
+            for part in ("arg_dict", "grad_dict", "aux_dict"):
+                own, others = getattr(ours, part), getattr(theirs, part)
+                own.update({name: others[name] for name in own if name in shared and name in others})
         self.params_initialized = other.params_initialized
         if other.optimizer_initialized:
             self.borrow_optimizer(other)
 
     @property
-    def _bound(self) -> Executor:
-        if self._executor is None:
+    def _first(self) -> Executor:
+        if not self._executors:
             raise AssertionError("call bind before this")
-        return self._executor
+        return self._executors[0]
 
     @property
     def output_names(self) -> list[str]:
@@ -195,47 +196,36 @@ class SymbolModule(BaseModule):
 
     # Parameters.
 
-    def init_params(
-        self,
-        initializer: Any = initializer.Uniform(0.01),  # noqa: B008  # it keeps nothing
-        arg_params: Mapping[str, NDArray] | None = None,
-        aux_params: Mapping[str, NDArray] | None = None,
-        allow_missing: bool = False,
-        force_init: bool = False,
-        allow_extra: bool = False,  # noqa: ARG002  # MXNet takes no notice of it either
-    ) -> None:
-        """Fill the parameters: from arrays where they are given, else by the initializer."""
-        if self.params_initialized and not force_init:
-            warnings.warn(
-                "Parameters already initialized and force_init=False. init_params call ignored.", stacklevel=2
-            )
-            return
-        if not self.binded:
-            raise AssertionError("call bind before initializing the parameters")
-        executor = self._bound
+    def _are_filled(self) -> None:
+        warnings.warn("Parameters already initialized and force_init=False. init_params call ignored.", stacklevel=3)
+
+    def _fill(self, filling: ParameterFilling) -> None:
+        executor = self._first
         notes = self.symbol.attr_dict()
         own = {name: executor.arg_dict[name] for name in self._param_names}
-        for arrays, given in ((own, arg_params), (executor.aux_dict, aux_params)):
+        for arrays, given in ((own, filling.arg_params), (executor.aux_dict, filling.aux_params)):
             for name, array in arrays.items():
                 if given is not None and name in given:
                     given[name].astype(array.dtype).copyto(array)
-                elif given is not None and not allow_missing:
+                elif given is not None and not filling.allow_missing:
                     raise RuntimeError(f"{name} is not presented")
-                elif initializer is not None:
-                    initializer(InitDesc(name, notes.get(name), initializer), array)
-        self.params_initialized = True
+                elif filling.initializer is not None:
+                    filling.initializer(InitDesc(name, notes.get(name), filling.initializer), array)
+        for other in self._executors[1:]:
+            other.copy_params_from(own, executor.aux_dict)
 
     def _give(self, arg_params: Any, aux_params: Any, *, allow_extra: bool) -> None:
-        self._bound.copy_params_from(arg_params, aux_params, allow_extra_params=allow_extra)
+        for executor in self._executors:
+            executor.copy_params_from(arg_params, aux_params, allow_extra_params=allow_extra)
 
     def get_params(self) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Copies of the parameters, and of the auxiliary states."""
+        """Copies of the parameters, and of the auxiliary states, of which each device has its own: their means."""
         if not self.binded:
             return self._params
-        executor = self._bound
+        executor = self._first
         return (
             {name: executor.arg_dict[name].copy() for name in self._param_names},
-            {name: array.copy() for name, array in executor.aux_dict.items()},
+            {name: _mean([each.aux_dict[name] for each in self._executors]) for name in executor.aux_dict},
         )
 
     # Runs.
@@ -245,49 +235,40 @@ class SymbolModule(BaseModule):
         if not (self.binded and self.params_initialized):
             raise AssertionError("call bind and init_params before forward")
         data = list(data_batch.data)
+        labels = getattr(data_batch, "label", None) or ()  # programs make batches of their own, of data alone
         if [x.shape for x in data] != [each.shape for each in self.data_shapes]:
-            self.data_shapes = [
-                DataDesc(old.name, x.shape, old.dtype) for old, x in zip(self.data_shapes, data, strict=True)
-            ]
-            labels = getattr(data_batch, "label", None) or ()
-            self.label_shapes = [
-                DataDesc(old.name, x.shape, old.dtype) for old, x in zip(self.label_shapes, labels, strict=False)
-            ]
-            self._bind()
-        given = dict(zip((each.name for each in self.data_shapes), data, strict=True))
-        if getattr(data_batch, "label", None):  # programs make batches of their own, of data alone
-            names = [each.name for each in self.label_shapes] or self.label_names
-            given |= {name: x for name, x in zip(names, data_batch.label, strict=False) if name in self.label_names}
-        self._bound.forward(self.for_training if is_train is None else is_train, **given)
+            self._shape(_resized(self.data_shapes, data), _resized(self.label_shapes, labels) or self.label_shapes)
+        given = list(zip(self.data_shapes, data, strict=True))
+        known = self.label_shapes or list(map(DataDesc, self.label_names, (x.shape for x in labels)))
+        given += [pair for pair in zip(known, labels, strict=False) if pair[0].name in self.label_names]
+        parts = {described.name: self._parts(described, x) for described, x in given}
+        is_train = self.for_training if is_train is None else is_train
+        for place, executor in enumerate(self._executors):
+            executor.forward(is_train, **{name: each[place] for name, each in parts.items()})
 
     def backward(self, out_grads: Any = None) -> None:
         """Compute the gradients of the last forward."""
-        self._bound.backward(out_grads)
+        listed = [out_grads] if isinstance(out_grads, NDArray) else out_grads
+        for place, executor in enumerate(self._executors):
+            if listed is None or len(self._executors) == 1:
+                executor.backward(listed)
+                continue
+            ranges = [parts_of_batch(len(grad), len(self._executors))[place] for grad in listed]
+            executor.backward([grad[begin:end].as_in_context(self._contexts[place])
+                               for grad, (begin, end) in zip(listed, ranges, strict=True)])  # fmt: skip
 
     def get_outputs(self, merge_multi_context: bool = True) -> list[Any]:
         """The outputs of the last forward."""
-        outputs: list[Any] = list(self._bound.outputs)
-        return outputs if merge_multi_context else [[output] for output in outputs]
+        return _merged([executor.outputs for executor in self._executors], merge_multi_context)
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[Any]:
         """The gradients of the inputs."""
-        if not self._inputs_need_grad:
+        if not self.inputs_need_grad:
             raise AssertionError("bind with inputs_need_grad=True before this")
-        grads: list[Any] = [self._bound.grad_dict[name] for name in self.data_names]
-        return grads if merge_multi_context else [[grad] for grad in grads]
+        grads = [[executor.grad_dict[name] for name in self.data_names] for executor in self._executors]
+        return _merged(grads, merge_multi_context)
 
-    def init_optimizer(
-        self,
-        kvstore: Any = "local",
-        optimizer: Any = "sgd",
-        optimizer_params: Any = (("learning_rate", 0.01),),
-        force_init: bool = False,
-    ) -> None:
-        """Choose how `update` changes parameters; gradients are divided by the size of the batch."""
-        _ = kvstore
-        if self.optimizer_initialized and not force_init:
-            self.logger.warning("optimizer already initialized, ignoring...")
-            return
+    def _choose_optimizer(self, optimizer: Any, optimizer_params: Any) -> None:
         if not isinstance(optimizer, Optimizer):
             given = {"rescale_grad": 1.0 / self.data_shapes[0].shape[0], **dict(optimizer_params)}
             names = dict(enumerate(self._param_names))
@@ -296,11 +277,11 @@ class SymbolModule(BaseModule):
         self._places = {name: place for place, name in enumerate(self._param_names)}
         if self._states_file is not None:
             self._updater.set_states(Path(self._states_file).read_bytes())
-        self.optimizer_initialized = True
 
     def install_monitor(self, mon: Any) -> None:
         """Let a monitor watch the arrays."""
-        mon.install(self._bound)
+        for executor in self._executors:
+            mon.install(executor)
 
     def borrow_optimizer(self, shared_module: SymbolModule) -> None:
         """Have the optimizer of another module, and what it keeps of each parameter."""
@@ -311,11 +292,16 @@ class SymbolModule(BaseModule):
         """Change the parameters by the gradients of the last backward."""
         if not self.optimizer_initialized:
             raise AssertionError("call init_optimizer before update")
-        executor = self._bound
+        first, *others = self._executors
         for name in self._param_names:
-            if name in executor.grad_dict:
-                place = self._places.setdefault(name, len(self._places))
-                self._updater(place, executor.grad_dict[name], executor.arg_dict[name])
+            if name not in first.grad_dict:
+                continue
+            weight, grad = first.arg_dict[name], first.grad_dict[name]
+            for other in others:
+                grad = grad + other.grad_dict[name].as_in_context(weight.context)
+            self._updater(self._places.setdefault(name, len(self._places)), grad, weight)
+            for other in others:
+                weight.copyto(other.arg_dict[name])
 
     def update_metric(self, eval_metric: Any, labels: Any, pre_sliced: bool = False) -> None:
         """Let a metric see the outputs of the last forward."""
@@ -323,6 +309,46 @@ class SymbolModule(BaseModule):
         names = [each.name for each in self.label_shapes] or self.label_names
         found = dict(zip(names, labels or (), strict=False))
         eval_metric.update_dict(found, dict(zip(self.output_names, self.get_outputs(), strict=True)))
+
+
+def parts_of_batch(size: int, count: int) -> list[tuple[int, int]]:
+    """Where the part of each device begins and ends: as equal as can be, the last one has what is left."""
+    share = round(size / count)
+    found = [(place * share, size if place == count - 1 else (place + 1) * share) for place in range(count)]
+    if any(begin >= end for begin, end in found):
+        raise ValueError("Too many slices. Some splits are empty.")
+    return found
+
+
+def _keep_arrays(executor: Executor, before: Executor, inputs: Collection[str]) -> None:
+    """Let what is no input be the arrays that it was."""
+    for ours, theirs in ((executor.arg_dict, before.arg_dict), (executor.aux_dict, before.aux_dict)):
+        for name, array in theirs.items():
+            if name in ours and ours[name].shape == array.shape and name not in inputs:
+                ours[name] = array
+
+
+def _resized(described: Sequence[DataDesc], arrays: Sequence[Any]) -> list[DataDesc]:
+    return [DataDesc(old.name, x.shape, old.dtype, old.layout) for old, x in zip(described, arrays, strict=False)]
+
+
+def _mean(arrays: Sequence[NDArray]) -> NDArray:
+    total = arrays[0].copy()
+    for other in arrays[1:]:
+        total = total + other.as_in_context(total.context)
+    return total if len(arrays) == 1 else total / len(arrays)
+
+
+def _merged(arrays: Sequence[Sequence[NDArray]], merge: bool) -> list[Any]:
+    """Arrays of each device, joined where they are to be one."""
+    columns = [list(column) for column in zip(*arrays, strict=True)]
+    if not merge:
+        return columns
+    first = [column[0].context for column in columns]
+    return [
+        column[0] if len(column) == 1 else nd.concatenate([each.as_in_context(context) for each in column])
+        for column, context in zip(columns, first, strict=True)
+    ]
 
 
 Module = SymbolModule  # its name in MXNet
