@@ -216,6 +216,15 @@ def data() -> Iterator[tuple[str, Case]]:
             f"loss_that_nobody_uses_{name}",
             Case(lambda w, t: (functional.cross_entropy(w, t), w + 1)[1], (x, classes)),
         )
+    batch = (real(5, 2, 4).log_softmax(-1), whole(1, 2, 3, 1).view(2, 2))
+    for name, times, labels in (("as_it_is", 5, 2), ("too_long", 6, 2), ("of_too_many", 5, 3)):
+        yield (
+            f"ctc_that_nobody_uses_{name}",
+            Case(
+                lambda p, t, n, m: (functional.ctc_loss(p, t, n, m), p * 2)[1],
+                (*batch, whole(times, 5), whole(labels, 2)),
+            ),
+        )
     yield "probability_over_one", Case(functional.binary_cross_entropy, (p, torch.ones(2)))
     yield "target_over_one", Case(lambda t: functional.binary_cross_entropy(torch.full((2,), 0.5), t), (p,))
     yield (

@@ -104,3 +104,26 @@ def test_results_are_let_go_with_their_nodes() -> None:
         assert [one() for one in watched] == [None] * len(watched)
     finally:
         gc.enable()
+
+
+def test_several_results_are_complex_and_hooks_of_the_unused_see_nothing() -> None:
+    def spectrum(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.fft.rfft(x.sin())
+        return found * found, found.abs(), found.exp(), torch.fft.irfft(found.sin(), n=x.shape[-1])
+
+    def run(of: Any, size: int) -> list[torch.Tensor]:
+        torch.manual_seed(size)
+        x = torch.randn(2, size, dtype=torch.float64, requires_grad=True)
+        seen: list[torch.Tensor] = []
+        whole, sizes, double, back = of(x)
+        double.register_hook(seen.append)
+        whole.retain_grad()
+        (sizes.sum() + back.pow(2).sum()).backward()
+        assert not seen
+        assert x.grad is not None
+        return [whole.detach(), double.detach(), back.detach(), x.grad, *([] if whole.grad is None else [whole.grad])]
+
+    hybrid = weft.hybridize(spectrum)
+    for size in (6, 8, 6, 7):
+        for ours, theirs in zip(run(hybrid, size), run(spectrum, size), strict=True):
+            torch.testing.assert_close(ours, theirs)

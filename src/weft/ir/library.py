@@ -132,15 +132,19 @@ DIVISIONS = frozenset(f"aten.{operator}" for operator in ("floor_divide", "remai
 AT_PLACES = frozenset(f"aten.{operator}" for operator in ("gather", "scatter", "scatter_add", "scatter_reduce"))
 """Operators that are given a tensor, a dimension and an index, and refuse the same places in it with the same error."""
 
-REFUSING = AT_PLACES | frozenset(
-    f"aten.{operator}"
-    for operator in (
-        *("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_put", "put", "take"),
-        *("index_select", "index_add", "index_copy", "index_fill", "index_reduce"),
-        *("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss_forward"),
-        *("binary_cross_entropy", "_ctc_loss", "masked_scatter", "max_unpool2d", "max_unpool3d", "histc"),
-        *("_linalg_eigh", "_linalg_svd", "linalg_eig"),
+REFUSING = (
+    AT_PLACES
+    | frozenset(
+        f"aten.{operator}"
+        for operator in (
+            *("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "index_put", "put", "take"),
+            *("index_select", "index_add", "index_copy", "index_fill", "index_reduce"),
+            *("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss_forward"),
+            *("binary_cross_entropy", "_ctc_loss", "masked_scatter", "max_unpool2d", "max_unpool3d", "histc"),
+            *("_linalg_eigh", "_linalg_svd", "linalg_eig"),
+        )
     )
+    | {"weft.ctc_loss"}
 )
 """Operators that refuse an index, a class, a probability, a length or a range that there is not, or NaN."""
 

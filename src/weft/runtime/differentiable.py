@@ -145,7 +145,9 @@ class DifferentiableExecutable:
         others = {self.graph.results[number].value for number in linked}
         rest = [at for at, carries in enumerate(self.carries) if carries and self._fresh[at] not in others]
         alone = {places[0] for places in self.groups if len(places) == 1}  # they have nodes of their own
-        self._apart = tuple(at for at in rest if at not in alone) if len(rest) > 1 else ()
+        apart = [at for at in rest if at not in alone] if len(rest) > 1 else []
+        self._complex = tuple(at for at in apart if _is_complex(self._training.roots[self.roots[at]]))
+        self._apart = tuple(at for at in apart if at not in self._complex)
 
     def _grouped_by(self, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """The places of fresh results that carry gradients, by group; nothing where all are in one."""
@@ -169,6 +171,11 @@ class DifferentiableExecutable:
             made = tuple(found)
         for place in self._apart:
             put_node(made[place])
+        if self._complex:
+            found = list(made)
+            for place in self._complex:
+                found[place] = _put_above((made[place].detach(),), made[place])
+            made = tuple(found)
         return made
 
     @property
@@ -220,7 +227,7 @@ class DifferentiableExecutable:
             self._turn.value += 1  # the next forward is another one
         given = self._detached(inputs)
         made = _connect(self, given, (run, outputs), *[given[index] for index in self._shown])
-        return self._finished(made) if self._apart or self.groups else made
+        return self._finished(made) if self._apart or self._complex or self.groups else made
 
     def _detached(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs, of which some no gradient goes through: a graph behind one may be spent."""
@@ -464,6 +471,24 @@ class _Group(torch.autograd.Function):
 # The same as _Group.apply: the program's node has been made, so that this is in no transform of functorch.
 _put_group: Callable[..., tuple[torch.Tensor, ...]] = super(torch.autograd.Function, _Group).apply
 
+
+class _Above(torch.autograd.Function):
+    """A node that changes nothing, above the program's, of one complex result: `put_node` refuses these."""
+
+    @staticmethod
+    def forward(context: Any, given: tuple[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
+        del context, made
+        return given[0]
+
+    @staticmethod
+    def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        del context
+        return (None, *tangents)
+
+
+# The same as _Above.apply: the program's node has been made, so that this is in no transform of functorch.
+_put_above: Callable[..., torch.Tensor] = super(torch.autograd.Function, _Above).apply
+
 # The same as _Node.apply, for calls that are known to be in no transform of functorch.
 _connect: Callable[..., tuple[Any, ...]] = super(torch.autograd.Function, _Node).apply
 
@@ -494,6 +519,10 @@ def _unchanged(given: Sequence[tuple[Any, int | None]] | None) -> list[Any] | No
     if not given or any(_version(tensor) != version for tensor, version in given):
         return None
     return [tensor for tensor, _ in given]
+
+
+def _is_complex(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.is_complex
 
 
 def _version(thing: Any) -> int | None:
