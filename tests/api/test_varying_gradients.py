@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.api.test_varying_steps import CASES
 from torch import nn
 
 import weft
+from weft.errors import UnsupportedError
 
 __all__ = ["poisoned"]
 OF_WORDS = {"encoder", "decoder", "tables"}  # whose inputs are whole numbers, without gradients
@@ -152,3 +155,86 @@ def test_a_slice_of_one_row_is_told_from_one_of_all_there_is() -> None:
         x = torch.randn(batch, 1, 8)
         torch.testing.assert_close(hybrid(x), code(x))
     assert list(hybrid.varying), hybrid.varying.refusals
+
+
+def _without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = x * 2
+    return (x * scale).sin()
+
+
+def _from_the_largest(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        largest = x.max(1, keepdim=True).values
+    return (x - largest).exp() * (x - largest)
+
+
+def _kept_average(x: torch.Tensor) -> torch.Tensor:
+    average = torch.zeros(4)
+    with torch.no_grad():
+        average.mul_(0.9).add_(x.mean(0) * x[0])
+    return (x * average).tanh()
+
+
+def _of_views(x: torch.Tensor) -> torch.Tensor:
+    doubled = x * 2
+    with torch.no_grad():
+        first = doubled[:, :1] * x
+    return (doubled * first).cos()
+
+
+def _mentioning_a_hook(x: torch.Tensor) -> torch.Tensor:
+    found = x.sin()
+    if found.shape[1] == 1:
+        found.register_hook(lambda gradient: gradient * 2)
+    return found * x
+
+
+WITHOUT_GRADIENTS = (_without_gradients, _from_the_largest, _kept_average, _of_views, _mentioning_a_hook)
+
+
+@pytest.mark.parametrize("function", WITHOUT_GRADIENTS, ids=lambda function: function.__name__)
+def test_what_is_computed_without_gradients_is_a_constant_also_where_a_gradient_is_differentiated_again(
+    function: Callable[..., Any],
+) -> None:
+    net = weft.hybridize(functools.partial(function))
+    for rows in (3, 5, 4, 6, 5):
+        found = []
+        for one in (function, net):
+            x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)).requires_grad_()
+            (slope,) = torch.autograd.grad(one(x).pow(2).sum(), x, create_graph=True)
+            found.append((slope.detach(), *torch.autograd.grad(slope.pow(2).sum(), x)))
+            with torch.autocast("cpu"):
+                one(x).pow(2).sum().backward()
+            found[-1] += (x.grad,)
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert "for sizes 2 to" in str(weft.explain(net))
+
+
+def _written_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    found = x * 2
+    with torch.no_grad():
+        found.mul_(3)
+    return found * x
+
+
+def _written_as_data(x: torch.Tensor) -> torch.Tensor:
+    found = x * 2
+    found.detach().mul_(3)
+    return found * x
+
+
+@pytest.mark.parametrize("function", [_written_without_gradients, _written_as_data])
+def test_what_is_written_behind_autograds_back_has_no_second_gradient_for_many_sizes(
+    function: Callable[..., Any],
+) -> None:
+    net = weft.hybridize(functools.partial(function))
+    for rows in (3, 5, 4):
+        found = []
+        for one in (function, net):
+            x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)).requires_grad_()
+            result = one(x).pow(2).sum()
+            found.append(torch.autograd.grad(result, x, retain_graph=True))
+        torch.testing.assert_close(found[1], found[0])
+    with pytest.raises(UnsupportedError, match="for many sizes is differentiated again"):
+        torch.autograd.grad(result, x, create_graph=True)

@@ -145,9 +145,9 @@ def _links_of_sizes(
     found = []
     for number, link in enumerate(gradient.links):
         graph = gradient.link_graph(link)
-        again = replay(graph, sizes, len(link.sources))
+        again = replay(graph, sizes, map(gradient.laid, gradient.derivatives.constants), len(link.sources))
         known = {*graph.inputs, *graph.values}.issuperset(result.value for result in graph.results)
-        known = known and not gradient.derivatives.runs_code
+        known = known and gradient.derivatives.is_of_operators
         runs = run.backwards_of(link.root, partial(backward_of, link=number))
         found.append(LinkBackward(link, runs, (drawing_again(again) if run.draws else again) if known else None))
     return ResultLinks(run, found) if found else None
@@ -160,10 +160,11 @@ def _replay_of(
 
     Of operators autograd would know no hook and no backward of the user's.
     """
-    if gradient.derivatives.runs_code:
+    if not gradient.derivatives.is_of_operators:
         return None
     graph = gradient.graph
-    again = replay(replace(graph, results=graph.results[: len(graph.results) - len(gradient.saved)]), sizes)
+    whole = replace(graph, results=graph.results[: len(graph.results) - len(gradient.saved)])
+    again = replay(whole, sizes, map(gradient.laid, gradient.derivatives.constants))
     return drawing_again(again) if draws else again
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,11 +127,15 @@ def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Valu
     }
 
 
-def replay(graph: Graph, sizes: Collection[Value], given: int = 0) -> Callable[..., Sequence[Any]]:
+def replay(
+    graph: Graph, sizes: Collection[Value], constants: Iterable[Value], given: int = 0
+) -> Callable[..., Sequence[Any]]:
     """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees.
 
-    The last `given` results are given, too.
+    It sees `constants` as such. The last `given` results are given, too.
     """
+    quiet = frozenset(constants)
+    are_constant = [value in quiet for value in graph.values]
     places = {value: place for place, value in enumerate(graph.inputs) if value in sizes}
     count = len(graph.results) - given
 
@@ -139,9 +143,10 @@ def replay(graph: Graph, sizes: Collection[Value], given: int = 0) -> Callable[.
         now = at_sizes(graph, {value: inputs[place] for value, place in places.items()})
         found = dict(zip(now.inputs, inputs, strict=True))
         found |= zip((result.value for result in now.results[count:]), known, strict=True)
-        for value in now:
+        for value, is_constant in zip(now.values, are_constant, strict=True):
             if value not in found:
-                found[value] = evaluate(value, [found[operand] for operand in value.operands])
+                with torch.set_grad_enabled(not is_constant):
+                    found[value] = evaluate(value, [found[operand] for operand in value.operands])
         return [found[result.value] for result in now.results[:count]]
 
     return run

@@ -82,6 +82,7 @@ def _refuse_again(tangents: Tangents, asking: frozenset[int]) -> NoReturn:
     del tangents, asking
     raise UnsupportedError(
         "a gradient of a program for many sizes is differentiated again",
-        why="it draws random numbers, which would be drawn anew, or runs code of its own in its backward",
+        why="that takes its operators once more, and it runs code of its own in its backward, writes where autograd "
+        "does not see it, or was given what has been written since",
         fix="run this part imperatively (weft.hybridize(net, False))",
     )

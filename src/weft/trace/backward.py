@@ -13,7 +13,7 @@ it computes has a gradient of its own, of the inputs and of the tangents, and so
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,11 +25,17 @@ from weft.errors import WeftError
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import NumberType, TensorType
-from weft.trace.interception.capture import kind_of
+from weft.trace.interception.capture import has_gradient_hooks, kind_of
 from weft.trace.interception.modes import Autocast, autocast_now, under_autocast
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
-from weft.trace.python_state.backward_code import BackwardCode, ReadByBackward, may_run_code
+from weft.trace.python_state.backward_code import (
+    BackwardCode,
+    ReadByBackward,
+    has_functions,
+    may_hook_nodes,
+    may_run_code,
+)
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.effects import Change, Kept, Rebound
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -89,6 +95,7 @@ class Differentiator:
         self.ends = ends
         self.own: Sequence[torch.Tensor] = ()
         self.touched = Touched()  # what backwards leave tensors in
+        self._is_unknown = tracer.recorder.hides_writes or may_hook_nodes(tracer.request.state)
         self.runs_code = tracer.interception.packs or may_run_code(tracer.request.state, roots)
         # As it still is when the first backward is traced.
         self._state: PythonState | None = None if ends else tracer.request.state
@@ -96,6 +103,14 @@ class Differentiator:
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
         return tuple(kind_of(root) for root in self.roots)
+
+    def is_of_operators(self) -> bool:
+        """Whether the operators of the forward have these backwards: no function or hook of somebody's changes them.
+
+        Nor has anything been written without autograd's knowledge.
+        """
+        hooked = any(has_gradient_hooks(state.tensor) for state in self.tracer.recorder.states.values())
+        return not (self._is_unknown or hooked or self.tracer.interception.packs or has_functions(self.roots))
 
     def trace(self, tangents: Tangents, autocast: Autocast = None) -> Backward:
         """Record the backward for this pattern of tangents, as it is under autocast."""
@@ -276,9 +291,14 @@ class Derivatives:
         return self._differentiator.full_pattern()
 
     @property
-    def runs_code(self) -> bool:
-        """Whether code of the user's may run in the backwards: hooks, and backwards of functions of theirs."""
-        return self._differentiator.runs_code
+    def is_of_operators(self) -> bool:
+        """Whether the operators of the forward have these backwards."""
+        return self.first is not None and self._differentiator.is_of_operators()
+
+    @property
+    def constants(self) -> Collection[Value]:
+        """The values that are constants to autograd, as they were computed where it records nothing."""
+        return self._differentiator.tracer.recorder.constants
 
     def backward(self, tangents: Tangents, autocast: Autocast = None) -> Backward:
         """The backward for a pattern of tangents, and for what autocast it runs under."""

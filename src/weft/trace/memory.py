@@ -36,13 +36,14 @@ class PathEntry:
 
 @dataclass(slots=True, eq=False)
 class TracedMemory:
-    """One piece of memory: the value of its elements now, and how often it was written."""
+    """One piece of memory: the value of its elements now, how often it was written, and what looks into it."""
 
     base: Value
     offset: int
     first: TensorState | None = None
     version: int = 0
     inputs: list[TensorState] = field(default_factory=list)
+    states: list[TensorState] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +93,8 @@ class TensorTable:
         self.derive: Callable[[Any], Value | None] = _nothing  # makes an input of what Python computed of numbers
         self.depends_on_offsets = False
         self.states: dict[int, TensorState] = {}
+        self.constants: set[Value] = set()  # to autograd: computed where no gradients are recorded
+        self.hides_writes = False  # from autograd, in memory of what carries a gradient
 
     def add_input(self, tensor: torch.Tensor, value: Value) -> TensorState:
         """Make a stand-in tensor an input of the program."""
@@ -101,7 +104,12 @@ class TensorTable:
             memory = self.memories[key] = TracedMemory(value, hint_of(tensor.storage_offset()))
         state = TensorState(tensor, memory, (), value, memory.version, input=value)
         memory.inputs.append(state)
-        self.states[id(tensor)] = state
+        return self.put(state)
+
+    def put(self, state: TensorState) -> TensorState:
+        """Remember a tensor."""
+        state.memory.states.append(state)
+        self.states[id(state.tensor)] = state
         return state
 
     def state_of(self, tensor: torch.Tensor) -> TensorState:
@@ -126,9 +134,7 @@ class TensorTable:
             self.flatten_aliased(memory)
             self.depends_on_offsets = True
         path = () if whole and not memory.inputs else (PathEntry(as_strided(tensor), window),)
-        state = TensorState(tensor, memory, path, memory.base, -1)
-        self.states[id(tensor)] = state
-        return state
+        return self.put(TensorState(tensor, memory, path, memory.base, -1))
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor's elements now."""
@@ -162,8 +168,7 @@ class TensorTable:
         memory = TracedMemory(value, hint_of(tensor.storage_offset()))
         self.memories[storage_key(tensor)] = memory
         state = memory.first = TensorState(tensor, memory, (), value, 0)
-        self.states[id(tensor)] = state
-        return state
+        return self.put(state)
 
     def flatten_aliased(self, memory: TracedMemory) -> None:
         """Give memory that several inputs look into one flat base, so that a write through one is seen by all."""

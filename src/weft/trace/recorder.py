@@ -342,6 +342,8 @@ class Recorder(TensorTable):
         kinds = tuple(self._kind(leaf) for leaf in leaves)
         whole_kind: Type = kinds[0] if single else TupleType(kinds)
         whole = self.emit("library", tuple(builder.operands), whole_kind, call=call)
+        if not torch.is_grad_enabled():
+            self.constants.add(whole)
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor) or id(leaf) in self.states:
                 continue  # no tensor, or an operator that hands back its argument
@@ -376,18 +378,21 @@ class Recorder(TensorTable):
         )
         path = (*source.path, PathEntry(step, kind_of(tensor), item.whole))
         anchor = source.anchor or source
-        self.states[id(tensor)] = TensorState(tensor, memory, path, item.value, memory.version, anchor=anchor)
+        self.put(TensorState(tensor, memory, path, item.value, memory.version, anchor=anchor))
         if memory.inputs and call.target == "aten.as_strided.default":
             self.depends_on_offsets = True
 
     def _record_update(self, call: Call, builder: CallBuilder, result: Any) -> Any:
         fresh = [leaf for leaf in flat_results(result) if not self._is_written(leaf, builder.written)]
         memories = builder.bases()
+        self.hides_writes = self.hides_writes or any(self._hides_write(memory, builder.written) for memory in memories)
         base_types = [self._base_type(memory, builder.written, call.target) for memory in memories]
         types = (*(self._kind(leaf) for leaf in fresh), *base_types)
         whole = self.emit(
             "update", tuple(builder.operands), types[0] if len(types) == 1 else TupleType(types), call=call
         )
+        if not torch.is_grad_enabled():
+            self.constants.add(whole)
         parts = (
             [whole]
             if len(types) == 1
@@ -400,6 +405,13 @@ class Recorder(TensorTable):
             memory.base = value
             memory.version += 1
         return result
+
+    def _hides_write(self, memory: TracedMemory, written: list[torch.Tensor]) -> bool:
+        """Whether autograd does not see that memory is written of which it knows another tensor."""
+        own = (tensor for tensor in written if self.states[id(tensor)].memory is memory)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in own):
+            return any(state.path and state.value in self.constants for state in memory.states)
+        return any(state.tensor.requires_grad for state in memory.states)
 
     def _base_type(self, memory: TracedMemory, written: list[torch.Tensor], target: str) -> Type:
         """The base's type after a write: an operator may resize the tensor that it is given to write."""

@@ -38,14 +38,17 @@ class ReplacedMemory:
         elements = self._recorder.value_of(value)
         SET(tensor, value)
         # What was made of the old memory still looks into it, and what is written goes into the new one.
-        self._recorder.states[id(tensor)] = TensorState(
-            tensor,
-            source.memory,
-            source.path,
-            elements,
-            source.memory.version,
-            anchor=source.anchor or source,
-            input=before.input,
+        self._recorder.hides_writes = True
+        self._recorder.put(
+            TensorState(
+                tensor,
+                source.memory,
+                source.path,
+                elements,
+                source.memory.version,
+                anchor=source.anchor or source,
+                input=before.input,
+            )
         )
         self._found[id(tensor)] = tensor
 

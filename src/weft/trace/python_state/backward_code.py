@@ -29,6 +29,7 @@ from weft.trace.python_state.reachable import Fact, PythonState, find_state
 
 # Names by which code lets other code run in a backward, where no node of autograd's graph shows that.
 HOOKING = frozenset({"register_hook", "register_prehook", "register_multi_grad_hook"})
+OF_NODES = frozenset({"grad_fn", "next_functions", "get_gradient_edge"})  # which do not say what hooks they have
 BACKWARDS = frozenset({"backward", "vjp"})
 ARITHMETIC = frozenset({"sympy", "mpmath"})  # of PyTorch's symbols, where sizes vary: no code that anybody calls
 IMPORTING = "<frozen importlib"
@@ -59,8 +60,16 @@ class OfCalls:
 
 def may_run_code(state: PythonState, roots: Iterable[torch.Tensor]) -> bool:
     """Whether Python code that is not PyTorch's may run in the backward of some tensors."""
-    if not HOOKING.isdisjoint(state.mentioned):
-        return True
+    return not HOOKING.isdisjoint(state.mentioned) or has_functions(roots)
+
+
+def may_hook_nodes(state: PythonState) -> bool:
+    """Whether code may put hooks on nodes of autograd, beside those on tensors."""
+    return not (HOOKING.isdisjoint(state.mentioned) or OF_NODES.isdisjoint(state.mentioned))
+
+
+def has_functions(roots: Iterable[torch.Tensor]) -> bool:
+    """Whether backwards of an `autograd.Function` run in the backward of some tensors."""
     waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(waiting)
     while waiting:
