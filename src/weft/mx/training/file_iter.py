@@ -15,8 +15,8 @@ import numpy as np
 from weft.mx.arrays.ndarray import array, as_stored
 from weft.mx.base.errors import MXNetError
 from weft.mx.training.data_iter import DataBatch, DataDesc, DataIter, NDArrayIter
-from weft.mx.training.image import ImageIter
 from weft.mx.training.image_augmenters import CastAug, CenterCropAug, HorizontalFlipAug, RandomCropAug, ResizeAug
+from weft.mx.training.image_iter import ImageIter
 
 AHEAD = 2  # batches that are made before they are asked for
 Renamed = Sequence[dict[str, str]] | None

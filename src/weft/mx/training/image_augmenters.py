@@ -290,6 +290,25 @@ def _of_channels(given: Any, standard: Sequence[float]) -> Any:
     return given
 
 
+def color_augmenters(
+    brightness: float = 0,
+    contrast: float = 0,
+    saturation: float = 0,
+    hue: float = 0,
+    pca_noise: float = 0,
+    mean: Any = None,
+    std: Any = None,
+) -> list[Augmenter]:
+    """Those changes of colours that are asked for."""
+    found: list[Augmenter] = []
+    if brightness or contrast or saturation:
+        found.append(ColorJitterAug(brightness, contrast, saturation))
+    found += [HueJitterAug(hue)] if hue else []
+    found += [LightingAug(pca_noise, EIGENVALUES, EIGENVECTORS)] if pca_noise > 0 else []
+    mean, std = _of_channels(mean, MEAN), _of_channels(std, STD)
+    return found + ([ColorNormalizeAug(mean, std)] if mean is not None or std is not None else [])
+
+
 def CreateAugmenter(
     data_shape: tuple[int, int, int],
     resize: int = 0,
@@ -317,11 +336,6 @@ def CreateAugmenter(
         found.append((RandomCropAug if rand_crop else CenterCropAug)(size, inter_method))
     found += [HorizontalFlipAug(0.5)] if rand_mirror else []
     found.append(CastAug())
-    if brightness or contrast or saturation:
-        found.append(ColorJitterAug(brightness, contrast, saturation))
-    found += [HueJitterAug(hue)] if hue else []
-    found += [LightingAug(pca_noise, EIGENVALUES, EIGENVECTORS)] if pca_noise > 0 else []
+    found += color_augmenters(brightness, contrast, saturation, hue, pca_noise)
     found += [RandomGrayAug(rand_gray)] if rand_gray > 0 else []
-    mean, std = _of_channels(mean, MEAN), _of_channels(std, STD)
-    found += [ColorNormalizeAug(mean, std)] if mean is not None or std is not None else []
-    return found
+    return found + color_augmenters(mean=mean, std=std)
