@@ -50,7 +50,7 @@ from weft.trace.interception.functions import (
     stays,
     with_check,
 )
-from weft.trace.interception.modes import next_autograd_number, running_autograd_number
+from weft.trace.interception.modes import checkpoints_without_dynamo, next_autograd_number, running_autograd_number
 from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, uncaught, unmaterialised
 from weft.trace.interception.user_lines import user_place
@@ -254,7 +254,7 @@ class Tracer:
         self._random, self._in_backward = self._random.successor(), True
         self._sums = GradientSums(self.recorder, roots)
         try:
-            with self.interception, without_functions(), torch.enable_grad():
+            with self.interception, without_functions(), checkpoints_without_dynamo(), torch.enable_grad():
                 yield
             self._random.finish()
         finally:

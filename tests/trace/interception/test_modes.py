@@ -70,6 +70,18 @@ x = torch.randn(2, 5, 16)
 with torch.no_grad():
     net.eval()(x)
 net.train()(x).sum().backward()
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = torch.nn.Linear(16, 16)
+
+    def forward(self, x, use_reentrant):
+        return torch.utils.checkpoint.checkpoint(lambda x: self.inside(x).relu(), x, use_reentrant=use_reentrant)
+
+for use_reentrant in (False, True):
+    weft.hybridize(Checkpointed())(x.requires_grad_(), use_reentrant).sum().backward()
+assert torch.utils.checkpoint.torch is torch
 assert "torch._dynamo" not in sys.modules
 """
 

@@ -38,6 +38,7 @@ from typing_extensions import Self
 from weft.ir.extents import Extent, FixedSizeError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType, contiguous, type_of
+from weft.trace.interception.hearing import heard, unheard
 from weft.trace.interception.modes import (
     OpenMode,
     fake_mode,
@@ -119,7 +120,11 @@ class _OperatorMode(OpenMode):
         # What C++ calls by itself (`Function.apply` of what it gives back) comes here with the other mode still on.
         self.packs = self.packs or saves_by_hooks()
         with torch._C.DisableTorchFunction():
-            return self.listener.on_operator(func, args, keywords)
+            return self._report(func, args, keywords)
+
+    @unheard  # below operators there is no code of the user's
+    def _report(self, func: Operator, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        return self.listener.on_operator(func, args, keywords)
 
 
 class _HiddenOperatorMode(_OperatorMode):
@@ -255,6 +260,7 @@ class Interception:
             stack.enter_context(self.fake_mode)
             stack.enter_context(self._operators)
             stack.enter_context(self._functions)
+            stack.enter_context(heard())
             self._stacks.append(stack.pop_all())
         return self
 

@@ -17,6 +17,7 @@ import torch
 import torch.utils.checkpoint as checkpoints
 
 from weft.trace.interception.capture import is_stand_in, real_stand_in
+from weft.trace.interception.modes import checkpoints_without_dynamo
 
 NAME = "CheckpointFunction"
 
@@ -48,14 +49,15 @@ _in_use = [0]  # how many traces there are
 
 @contextmanager
 def checkpoints_as_autograd_sees() -> Iterator[None]:
-    """While entered, reentrant checkpoints of stand-ins are traced as the others."""
+    """While entered, reentrant checkpoints of stand-ins are traced as the others, and none imports Dynamo."""
     space = vars(checkpoints)
     with _lock:
         _in_use[0] += 1
         if _in_use[0] == 1:
             space[NAME] = CheckpointStandIn(space[NAME])
     try:
-        yield
+        with checkpoints_without_dynamo():
+            yield
     finally:
         with _lock:
             _in_use[0] -= 1

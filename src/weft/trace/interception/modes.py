@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch._functorch.config
 import torch._refs
 import torch.fx.experimental._config
 import torch.nested._internal.nested_tensor
+import torch.utils.checkpoint as checkpoints
 from torch._compile import _disable_dynamo
 from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
 from torch.autograd import forward_ad
@@ -352,7 +354,9 @@ def import_no_dynamo() -> None:
     if is_dynamo_loaded():
         return
     tables: Iterable[Mapping[Any, Any]] = torch._decomp.global_decomposition_table.values()
-    modules = (torch._refs, torch._refs.nn.functional, torch._refs.special, torch._refs.linalg, torch._refs.fft)
+    modules = (
+        torch._refs, torch._refs.nn.functional, torch._refs.special, torch._refs.linalg, torch._refs.fft, checkpoints,
+    )  # fmt: skip
     waiting = [rule for table in (*tables, *map(vars, modules)) for rule in table.values()]
     seen = set()
     while waiting:
@@ -384,12 +388,36 @@ def _run_as_it_is(hidden: Any, function: Any) -> None:
 
 
 class _WithoutDynamo:
-    """The module torch to code that would import Dynamo for a setting which only who has imported it can make."""
+    """The module torch to code that would import Dynamo for what only who has imported it needs."""
 
-    _unset = SimpleNamespace(config=SimpleNamespace(_custom_ops_profile=None))
+    _unset = SimpleNamespace(
+        config=SimpleNamespace(_custom_ops_profile=None, error_on_nested_fx_trace=True),
+        disable=lambda function: function,
+    )
 
     def __getattr__(self, name: str) -> Any:
         return self._unset if name == "_dynamo" and not is_dynamo_loaded() else getattr(torch, name)
+
+
+_in_use = [0]  # how many threads trace code that may have checkpoints
+_lock = Lock()  # held while that is counted, so it cannot deadlock
+
+
+@contextmanager
+def checkpoints_without_dynamo() -> Iterator[None]:
+    """Let checkpoints in the block import no Dynamo: they ask for a setting of it, and hide a function from it."""
+    import_no_dynamo()
+    with _lock:
+        _in_use[0] += 1
+        if not is_dynamo_loaded():
+            vars(checkpoints)["torch"] = _WithoutDynamo()
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_use[0] -= 1
+            if not _in_use[0]:
+                vars(checkpoints)["torch"] = torch
 
 
 VALIDATOR = "torch.fx.experimental.validator"  # of what is concluded of symbols; it imports Dynamo, to be switched off

@@ -20,6 +20,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from weft.owners import Owner, owner_of
+from weft.trace.interception.hearing import noted_by
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import Touched, class_dictionary, look
 from weft.trace.python_state.facts import SIMPLE, ModuleFacts, NameFact, name_fact
@@ -33,6 +34,7 @@ OF_NODES = frozenset({"grad_fn", "next_functions", "get_gradient_edge"})  # whic
 BACKWARDS = frozenset({"backward", "vjp"})
 ARITHMETIC = frozenset({"sympy", "mpmath"})  # of PyTorch's symbols, where sizes vary: no code that anybody calls
 IMPORTING = "<frozen importlib"
+OF_USERS = (Owner.USER, Owner.INSTALLED)
 READING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CONST")
 
 
@@ -92,20 +94,14 @@ class BackwardCode:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note what runs in this thread in this block."""
-        outer = sys.getprofile()
 
-        def watch(frame: types.FrameType, event: Any, called: Any) -> None:
+        def note(frame: types.FrameType, event: str, _called: Any) -> None:
             if event == "call" and _is_users(frame) and not _is_by_the_way(frame):
                 self._ran.setdefault(frame.f_code, []).append({**frame.f_locals})
                 self._spaces[frame.f_code] = frame.f_globals
-            if outer is not None:
-                outer(frame, event, called)
 
-        sys.setprofile(watch)
-        try:
+        with noted_by(note):
             yield
-        finally:
-            sys.setprofile(outer)
 
     def read(self, calls: OfCalls, changed: Touched, own: Mapping[int, torch.Tensor]) -> ReadByBackward | None:
         """What that code may have read, or nothing; refuse what each call has others of.
@@ -185,7 +181,7 @@ def _holds(function: types.FunctionType, names: Mapping[str, Any]) -> bool:
 
 def _is_users(frame: types.FrameType) -> bool:
     """Whether code is the user's, or a library's that may read what the user changes."""
-    if owner_of(frame.f_code.co_filename) not in (Owner.USER, Owner.INSTALLED):
+    if owner_of(frame.f_code.co_filename) not in OF_USERS:
         return False
     package = str(frame.f_globals.get("__name__")).partition(".")[0]  # code that a dataclass writes has no file
     is_made = package.startswith("namedtuple_")

@@ -1,8 +1,8 @@
 """Refuse calls whose answer is another one each time: clocks, entropy, files, iterators, random numbers of Python.
 
 A program would give the first answer for ever. What is asked for is a table of functions; they are looked for by a
-profiler, which is told of every call, only where the code mentions one of their names. Iterators that were there before
-are stood in for while code is traced.
+profiler, which is told of every call of the code, only where the code mentions one of their names. Iterators that were
+there before are stood in for while code is traced.
 
 Random numbers that `random` or NumPy draw would be the same at every run. Whether any were drawn is seen by the
 generators' states; since other threads draw too, what is seen is looked for in this thread, by tracing once more under
@@ -23,7 +23,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -33,6 +32,7 @@ import torch
 
 from weft.ir.graph import Place
 from weft.owners import Owner, owner_of
+from weft.trace.interception.hearing import Hear, hearing
 from weft.trace.interception.modes import MAKE_SUBCLASS
 from weft.trace.interception.refusals import note_raised, refuse, refuse_forgotten
 from weft.trace.interception.user_lines import user_place
@@ -49,6 +49,9 @@ Found = TypeVar("Found")
 CLOCKS = "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns thread_time"
 CLOCKS += " localtime gmtime ctime strftime asctime"
 MOMENTS = frozenset({"now", "today", "utcnow"})
+INITIAL_SEED = "initial_seed"
+OF_METHODS = MOMENTS | {*METHODS, INITIAL_SEED}
+OF_NO_USER = (Owner.TORCH, Owner.WEFT)  # whose code asks for itself
 # Functions of C and of Python that are refused, and what they are called.
 BUILTIN: dict[Any, str] = {
     **{getattr(time, name): f"time.{name}" for name in CLOCKS.split()},
@@ -91,12 +94,8 @@ def without_impure_calls(state: PythonState, trace: Callable[[], Found]) -> Foun
         by_system = any(isinstance(one, random.SystemRandom) for one in state.sources)
         if not (state.mentioned & NAMES or by_system or full):
             return trace()
-        outer = sys.getprofile()
-        sys.setprofile(partial(_watch, full))
-        try:
+        with hearing(_refusing(full)):
             return trace()
-        finally:
-            sys.setprofile(outer)
 
 
 def _fleeting(state: PythonState) -> Iterator[str]:
@@ -108,25 +107,40 @@ def _fleeting(state: PythonState) -> Iterator[str]:
             yield path
 
 
-def _watch(full: Mapping[CodeType, Memory], frame: FrameType, event: str, called: Any) -> None:
-    if event == "c_call":
-        if called == MAKE_SUBCLASS and _is_asked_by_user(frame):
-            refuse("made subclass", user_place())  # no stand-in is asked
-        name = _of_builtin(called)
-        if name is None and owner_of(frame.f_code.co_filename) is Owner.USER:
-            name = next((name for one, name in OF_TEXT.items() if one is called), None)
-        if name is not None and _is_asked_by_user(frame):
-            refuse("impure call", user_place(), detail=name)
-    elif event == "call" and frame.f_back is not None:
-        if frame.f_code in full and full[frame.f_code].has_missed():
-            error = refuse_forgotten([full[frame.f_code].name])  # before anything is forgotten for it
-            note_raised(error)
-            raise error
-        name = PYTHON.get(frame.f_code)
-        if frame.f_code is SEEDS and frame.f_locals.get("x") is None:
-            name = None if isinstance(frame.f_locals.get("self"), random.SystemRandom) else "random.Random()"
-        if name is not None and _is_asked_by_user(frame.f_back):
-            refuse("impure call", user_place(), detail=name)
+def _refusing(full: Mapping[CodeType, Memory]) -> Hear:
+    """Give what refuses calls that it hears of. It hears of all that code calls: most are told by one look."""
+    looked_for = frozenset(map(id, (*full, *PYTHON, SEEDS)))  # equality of code is of all that it consists of
+
+    def hear(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call":
+            if owner_of(frame.f_code.co_filename) not in OF_NO_USER:
+                _refuse_of_c(frame, called)
+        elif event == "call" and id(frame.f_code) in looked_for and frame.f_back is not None:
+            _refuse_of_python(full, frame, frame.f_back)
+
+    return hear
+
+
+def _refuse_of_c(frame: FrameType, called: Any) -> None:
+    if called == MAKE_SUBCLASS and _is_asked_by_user(frame):
+        refuse("made subclass", user_place())  # no stand-in is asked
+    name = _of_builtin(called)
+    if name is None and owner_of(frame.f_code.co_filename) is Owner.USER:
+        name = next((name for one, name in OF_TEXT.items() if one is called), None)
+    if name is not None and _is_asked_by_user(frame):
+        refuse("impure call", user_place(), detail=name)
+
+
+def _refuse_of_python(full: Mapping[CodeType, Memory], frame: FrameType, caller: FrameType) -> None:
+    if frame.f_code in full and full[frame.f_code].has_missed():
+        error = refuse_forgotten([full[frame.f_code].name])  # before anything is forgotten for it
+        note_raised(error)
+        raise error
+    name = PYTHON.get(frame.f_code)
+    if frame.f_code is SEEDS and frame.f_locals.get("x") is None:
+        name = None if isinstance(frame.f_locals.get("self"), random.SystemRandom) else "random.Random()"
+    if name is not None and _is_asked_by_user(caller):
+        refuse("impure call", user_place(), detail=name)
 
 
 def _of_builtin(called: Any) -> str | None:
@@ -134,15 +148,15 @@ def _of_builtin(called: Any) -> str | None:
         name = BUILTIN.get(called)
     except TypeError:
         return None  # a method of something that has no hash
-    if name is None and isinstance(getattr(called, "__self__", None), CACHED) and called.__name__ in METHODS:
-        return f"{called.__name__} of {getattr(called.__self__, '__name__', 'a function')}"
-    if name is None and getattr(called, "__name__", "") in MOMENTS:
-        owner = getattr(called, "__self__", None)
-        if isinstance(owner, type) and issubclass(owner, dt.date):
-            return f"{owner.__name__}.{called.__name__}"
-    if name is None and isinstance(getattr(called, "__self__", None), torch.Generator):
-        return "Generator.initial_seed" if called.__name__ == "initial_seed" else None
-    return name
+    method = getattr(called, "__name__", "")
+    if name is not None or method not in OF_METHODS:
+        return name
+    owner = getattr(called, "__self__", None)
+    if method in METHODS and isinstance(owner, CACHED):
+        return f"{method} of {getattr(owner, '__name__', 'a function')}"
+    if method in MOMENTS and isinstance(owner, type) and issubclass(owner, dt.date):
+        return f"{owner.__name__}.{method}"
+    return "Generator.initial_seed" if method == INITIAL_SEED and isinstance(owner, torch.Generator) else None
 
 
 def _is_asked_by_user(frame: FrameType | None) -> bool:
@@ -155,7 +169,7 @@ def _is_asked_by_user(frame: FrameType | None) -> bool:
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         owner = owner_of(frame.f_code.co_filename)
-        if package in ASIDE or frame.f_code in told or (owner in (Owner.TORCH, Owner.WEFT) and not found):
+        if package in ASIDE or frame.f_code in told or (owner in OF_NO_USER and not found):
             return False
         found = found or owner is Owner.USER
         frame = frame.f_back if not found else None
