@@ -224,3 +224,25 @@ def test_dropped_results_are_freed_with_the_graph() -> None:
 
 def _same(function: Any) -> Any:
     return function
+
+
+def test_arguments_that_autograd_has_computed_are_no_code_of_somebodys() -> None:
+    def parts(x: torch.Tensor, y: torch.Tensor) -> Any:
+        h = x * y
+        return h.tanh().exp(), h, x.sin() * y
+
+    run = weft.hybridize(parts)
+    for rows in (3, 5, 4, 5, 3):
+        found = []
+        for function in (parts, run):
+            torch.manual_seed(rows)
+            start = torch.randn(rows, 4, requires_grad=True)
+            first, h, other = function(start * 2, start.cos())
+            (slope,) = torch.autograd.grad(first.sum() + other.pow(2).sum(), start, create_graph=True)
+            (slope.pow(2).sum() + h.pow(2).sum()).backward()
+            found.append([slope.detach(), start.grad])
+            first, h, other = function(start * 2, start.cos())
+            h.retain_grad()
+            (first.sum() + h.pow(2).sum() + other.sum()).backward()
+            found[-1] += [h.grad, start.grad]
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)

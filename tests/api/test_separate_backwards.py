@@ -127,3 +127,19 @@ def test_several_results_are_complex_and_hooks_of_the_unused_see_nothing() -> No
     for size in (6, 8, 6, 7):
         for ours, theirs in zip(run(hybrid, size), run(spectrum, size), strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+def test_results_that_have_nothing_in_common_but_a_computed_argument_are_differentiated_one_by_one() -> None:
+    def parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin(), x.exp()
+
+    hybrid = weft.hybridize(parts)
+    for _ in range(3):
+        x = torch.randn(3, requires_grad=True)
+        found = []
+        for function in (parts, hybrid):
+            x.grad = None
+            for part in function(x + 1):
+                part.sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0])

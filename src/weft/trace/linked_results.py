@@ -18,7 +18,7 @@ from weft.errors import UnsupportedError, source_line
 from weft.ir.graph import Place, Value
 from weft.ir.library import Path
 from weft.trace.backward import Derivatives, Differentiator, Wanted
-from weft.trace.interception.capture import has_gradient_hooks
+from weft.trace.interception.capture import has_gradient_hooks, is_of_function
 from weft.trace.tracer import TracedInput, Tracer
 
 Edge = tuple[Any, int]  # where the gradient of a tensor arrives: a node of autograd, and which of its outputs
@@ -61,7 +61,9 @@ def _save_below(start: Any, saving: Mapping[Any, bool]) -> bool:
 @lru_cache(maxsize=1024)
 def _saves(kind: type) -> bool:
     """Whether nodes of a kind may save tensors."""
-    return issubclass(kind, BackwardCFunction) or any(name.startswith("_raw_saved") for name in dir(kind))
+    if issubclass(kind, BackwardCFunction):
+        return is_of_function(kind)
+    return any(name.startswith("_raw_saved") for name in dir(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,7 @@ class _Ways:
         variable = getattr(node, "variable", None)
         if variable is not None:
             inputs |= self._inputs.get(id(variable), 0)
-        if isinstance(node, BackwardCFunction) or node in self._hooked:
+        if is_of_function(type(node)) or node in self._hooked:
             touched |= 1 << self._touching
             self._touching += 1
         return _Way(results, inputs, touched)

@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd.function import BackwardCFunction
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._sympy.printers import PythonPrinter
@@ -176,6 +177,11 @@ class _Computed(torch.autograd.Function):
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         del context
         return gradient
+
+
+def is_of_function(node: type) -> bool:
+    """Whether nodes of a kind belong to an `autograd.Function` of traced code."""
+    return issubclass(node, BackwardCFunction) and getattr(node, "_forward_cls", None) is not _Computed
 
 
 # What PyTorch itself keeps in the attributes of a stand-in.

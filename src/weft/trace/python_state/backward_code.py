@@ -20,6 +20,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from weft.owners import Owner, owner_of
+from weft.trace.interception.capture import is_of_function
 from weft.trace.interception.hearing import noted_by
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import Touched, class_dictionary, look
@@ -76,7 +77,7 @@ def has_functions(roots: Iterable[torch.Tensor]) -> bool:
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        if issubclass(type(node), BackwardCFunction):
+        if is_of_function(type(node)):
             return True
         sources = {source for source, _ in node.next_functions if source is not None} - seen
         seen |= sources
