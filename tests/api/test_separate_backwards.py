@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from typing import Any
@@ -143,3 +144,28 @@ def test_results_that_have_nothing_in_common_but_a_computed_argument_are_differe
                 part.sum().backward()
             found.append(x.grad)
         torch.testing.assert_close(found[1], found[0])
+
+
+def _apart(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    first = (x * 2).sin()
+    second = first.detach() + x.exp()
+    return second, (x * 3).cos(), first
+
+
+def _linked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    hidden = x.tanh()
+    first, second = hidden.sin(), hidden.exp()
+    return first.sum(), hidden, second, first
+
+
+@pytest.mark.parametrize("function", [_apart, _linked])
+def test_hooks_of_results_are_called_in_the_order_of_eager(function: Any) -> None:
+    orders = []
+    for one in (function, weft.hybridize(functools.partial(function))):
+        called: list[int] = []
+        results = one(torch.randn(3, requires_grad=True))
+        for number, result in enumerate(results):
+            result.register_hook(lambda gradient, number=number, called=called: called.append(number))
+        sum(result.sum() for result in results).backward()  # type: ignore[union-attr]
+        orders.append(called)
+    assert orders[0] == orders[1]

@@ -238,3 +238,19 @@ def test_what_is_written_behind_autograds_back_has_no_second_gradient_for_many_s
         torch.testing.assert_close(found[1], found[0])
     with pytest.raises(UnsupportedError, match="for many sizes is differentiated again"):
         torch.autograd.grad(result, x, create_graph=True)
+
+
+def test_arguments_that_no_gradient_reaches_have_none_where_a_gradient_is_differentiated_again() -> None:
+    def function(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (x.detach() * x).sin() + other.detach()
+
+    net = weft.hybridize(function)
+    for rows in (3, 5, 4):
+        found = []
+        for one in (function, net):
+            x, other = (torch.ones(rows, 4).mul(rows + number).requires_grad_() for number in range(2))
+            (slope,) = torch.autograd.grad(one(x, other).pow(2).sum(), x, create_graph=True)
+            with torch.autocast("cpu"):
+                one(x, other).sum().backward()
+            found.append([slope.detach(), x.grad, other.grad])
+        torch.testing.assert_close(found[1], found[0])

@@ -7,7 +7,7 @@ is not reads them packed, as a program without gradients does. See docs/decision
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -145,7 +145,7 @@ class DifferentiableExecutable:
         others = {self.graph.results[number].value for number in linked}
         rest = [at for at, carries in enumerate(self.carries) if carries and self._fresh[at] not in others]
         alone = {places[0] for places in self.groups if len(places) == 1}  # they have nodes of their own
-        apart = [at for at in rest if at not in alone] if len(rest) > 1 else []
+        apart = self._as_computed([at for at in rest if at not in alone]) if len(rest) > 1 else []
         self._complex = tuple(at for at in apart if _is_complex(self._training.roots[self.roots[at]]))
         self._apart = tuple(at for at in apart if at not in self._complex)
 
@@ -155,7 +155,13 @@ class DifferentiableExecutable:
         for value, number in dict(zip(self.graph.roots(), numbers, strict=False)).items():
             if value in self._fresh and self.carries[self._fresh.index(value)]:
                 groups.setdefault(number, []).append(self._fresh.index(value))
-        return tuple(map(tuple, groups.values())) if len(groups) > 1 else ()
+        by_last = {self._as_computed(places)[-1]: tuple(places) for places in groups.values()}
+        return tuple(by_last[last] for last in self._as_computed(by_last)) if len(groups) > 1 else ()
+
+    def _as_computed(self, places: Iterable[int]) -> list[int]:
+        """Places of fresh results in the order of what computes them: hooks of the last are called first."""
+        order = {value: number for number, value in enumerate(self.graph.values)}
+        return sorted(places, key=lambda at: order.get(self._fresh[at], -1))
 
     def _finished(self, made: tuple[Any, ...]) -> Sequence[Any]:
         """What a forward has made, with nodes of groups and of single results above its node."""
@@ -321,14 +327,16 @@ class DifferentiableExecutable:
             return None  # only a view of it was given out
         with torch.enable_grad(), without_autocast():
             results = self.replay(inputs)
+        reached = [index for index in self.wanted if index not in self._unreached]
         found = torch.autograd.grad(
             [results[index] for index, _ in pairs if index is not None],
-            [inputs[index] for index in self.wanted],
+            [inputs[index] for index in reached],
             [tangent for _, tangent in pairs],
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
-        return self._by_shown(found)
+        gradients = dict(zip(reached, found, strict=True))
+        return self._by_shown([gradients.get(index) for index in self.wanted])
 
     def given_to(self, node: Any) -> list[Any] | None:
         """What a forward was given, for its replay; None where that has changed."""

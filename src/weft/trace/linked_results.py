@@ -154,7 +154,8 @@ def find_links(
         for place, root in enumerate(roots)
         if starts[place].results
     ]
-    found.sort(key=lambda start: start.below)
+    order = {value: number for number, value in enumerate(tracer.recorder.values)} if len(found) > 1 else {}
+    found.sort(key=lambda start: (start.below, order.get(tracer.recorder.value_of(start.root), -1)))
     numbers = {id(start.root): number for number, start in enumerate(found)}
     lies_in = {result.number: numbers.get(id(result.root), -1) for result in results}
     return tuple(
