@@ -48,7 +48,7 @@ def report() -> str:
         HEAD,
         f"## There: {len(there)} of {len(rows)}\n\nIn brackets: other names of the same operator.\n\n{names(there)}\n",
         f"## Missing: {len(missing)}\n\nTo call one is an error with its name.\n\n{names(missing)}\n",
-        f"## Of MXNet's NumPy interface: {len(numpy)}\n\n`weft.mx` has MXNet's `nd`, not `np`.\n\n"
+        f"## Of MXNet's NumPy interface: {len(numpy)}\n\n`mx.np` has functions of its own.\n\n"
         + ", ".join(f"`{name}`" for name in numpy)
         + "\n",
         f"## Of MXNet's inside: {len(other)}\n\nGradients and fused operators, which nobody calls by name.\n\n"

@@ -31,11 +31,12 @@ def form(text: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """A program's `logging.disable` is the whole process's."""
+def process_as_before() -> Iterator[None]:
+    """A program's `logging.disable` is the whole process's, and so is `set_np`."""
     before = logging.root.manager.disable
     yield
     logging.disable(before)
+    mx.util.reset_np()
 
 
 @pytest.mark.parametrize("code", snippets(), ids=range(len(snippets())))

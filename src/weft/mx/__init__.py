@@ -1,8 +1,7 @@
 """Run MXNet 1.x's dialect, `nd`, `sym` and `gluon`, on Weft's engine and programs."""
 
-from typing import NoReturn
-
-from weft.mx import base, contrib, d2l, gluon, libinfo, log, profiler, runtime, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, libinfo, log, numpy, profiler, runtime, test_utils, visualization
+from weft.mx import numpy as np
 from weft.mx import visualization as viz
 from weft.mx.arrays import autograd, nd
 from weft.mx.arrays import custom as operator
@@ -16,11 +15,14 @@ from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu,
 from weft.mx.base.numpy_mode import is_np_array, is_np_shape, np_shape, use_np
 from weft.mx.gluon.to_torch import to_torch
 from weft.mx.installing import install
+from weft.mx.numpy.extension import Extension, SymbolFunctions, npx
+from weft.mx.numpy.extension import npx as numpy_extension
 from weft.mx.symbols import executor, sym
 from weft.mx.symbols import names as attribute
 from weft.mx.symbols import names as name
 from weft.mx.symbols import sym as symbol
 from weft.mx.symbols.names import AttrScope
+from weft.mx.symbols.symbol import FRONTEND
 from weft.mx.training import (
     image,
     initializer,
@@ -42,12 +44,7 @@ from weft.mx.training import model as callback
 from weft.mx.training import module as mod
 from weft.mx.training import monitor as mon
 
-
-def __getattr__(name: str) -> NoReturn:
-    if name in ("np", "npx", "numpy", "numpy_extension"):
-        util.refuse_name(name)
-    raise AttributeError(f"module 'mxnet' has no attribute {name!r}")
-
+vars(sym).update(np=SymbolFunctions("mxnet.symbol.numpy", FRONTEND), npx=Extension("npx", FRONTEND))
 
 __version__ = libinfo.__version__
 
@@ -91,8 +88,12 @@ __all__ = [
     "name",
     "nd",
     "ndarray",
+    "np",
     "np_shape",
+    "npx",
     "num_gpus",
+    "numpy",
+    "numpy_extension",
     "operator",
     "optimizer",
     "profiler",

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import base, contrib, d2l, gluon, libinfo, log, profiler, runtime, test_utils, visualization
+from weft.mx import base, contrib, d2l, gluon, libinfo, log, numpy, profiler, runtime, test_utils, visualization
 from weft.mx.arrays import autograd, custom, nd, ndarray, queue
 from weft.mx.base import context, numpy_mode
 from weft.mx.gluon import (
@@ -23,6 +23,7 @@ from weft.mx.gluon import (
     vision_data,
     vision_models,
 )
+from weft.mx.numpy.extension import npx
 from weft.mx.symbols import executor, names, sym, symbol
 from weft.mx.training import (
     image,
@@ -91,6 +92,12 @@ MODULES: dict[str, Any] = {
     "mxnet.ndarray.random": nd.random,
     "mxnet.operator": custom,
     "mxnet.profiler": profiler,
+    "mxnet.np": numpy,
+    "mxnet.npx": npx,
+    "mxnet.numpy": numpy,
+    "mxnet.numpy.linalg": numpy.linalg,
+    "mxnet.numpy.random": numpy.random,
+    "mxnet.numpy_extension": npx,
     "mxnet.optimizer": optimizer,
     "mxnet.optimizer.optimizer": optimizer,
     "mxnet.callback": model,

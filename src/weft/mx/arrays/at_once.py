@@ -25,7 +25,7 @@ from weft.trace.interception.modes import operators_are_plain
 MOST_SECONDS = 50e-6  # of processor time: what takes longer is better done beside Python than in its place
 MOST_RUNS = 32  # whose times are taken; the first ones may have come with work that is done once
 MOST_KINDS = 16384
-ARRAY: list[Any] = [Handle]  # the class of results; `ndarray` puts its own here
+ARRAY: list[Any] = [Handle]  # the class of results; `ndarray` puts its own here, `mx.np` adds one
 Types = tuple[tuple[Shape, torch.dtype], ...]
 
 
@@ -131,10 +131,18 @@ class PreparedCall:
             runner.give_turn_back()
 
 
+def array_class(inputs: Sequence[Handle]) -> Any:
+    """The class of what is computed of arrays: that of `mx.np`, if one of them is of that."""
+    for each in inputs:
+        if each.is_numpy:
+            return ARRAY[1]
+    return ARRAY[0]
+
+
 def as_arrays(results: Any, tensors: Sequence[Tensor], inputs: Sequence[Handle], types: Types) -> list[Any]:
     """Arrays of what an operator has given; the turn is held, as some may be seen through its inputs."""
     context = inputs[0]._chunk.context
-    make = ARRAY[0]
+    make = array_class(inputs)
     arrays = []
     for tensor, (shape, dtype) in zip((results,) if isinstance(results, Tensor) else results, types, strict=False):
         chunk = Chunk(context, tensor if tensor.dtype is dtype else tensor.to(dtype))

@@ -12,6 +12,7 @@ import torch
 
 from weft.mx.base.context import Context
 from weft.mx.base.element_types import type_name
+from weft.mx.base.numpy_mode import is_np_array
 from weft.mx.operators import RULES
 from weft.mx.operators.table import OPERATORS, Operator, has_negative_zero, operator
 
@@ -197,7 +198,7 @@ def apply_pair(frontend: Frontend, pair: Pair, left: Any, right: Any, out: Any =
     """Call a function of two arguments; TypeError if one is neither an array nor a number."""
     if isinstance(left, frontend.array):
         if isinstance(right, frontend.array):
-            name = frontend.alike.get(pair.arrays, pair.arrays)
+            name = pair.arrays if is_np_array() else frontend.alike.get(pair.arrays, pair.arrays)
             return frontend.call(operator(name), (left, right), {}, out, None)
         if isinstance(right, Number):
             return frontend.call(operator(pair.with_number), (left,), {"scalar": _number(right)}, out, None)

@@ -106,7 +106,7 @@ def gradients(
         leaves.append(array.variable.leaf_of(array))
     task.leaves = leaves
     task.keeps_graph, task.creates_graph = retain_graph, create_graph
-    made = [new_array(Chunk(array.context), array.shape, array._dtype) for array in variables]
+    made = [new_array(Chunk(array.context), array.shape, array._dtype, [array]) for array in variables]
     node = TapeNode([entry[0] for entry in task.entries] + list(leaves)) if create_graph else None
 
     def deliver(found: Sequence[Tensor]) -> None:

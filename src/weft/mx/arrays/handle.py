@@ -74,6 +74,7 @@ class Handle:
     """What operators and gradients need of an array; `NDArray` adds what a user does with it."""
 
     __slots__ = ("__weakref__", "_begin", "_chunk", "_dtype", "_shape", "entry", "variable")
+    is_numpy = False  # whether it is an array of `mx.np`: results of what it goes into are such, too
 
     def __init__(self, chunk: Chunk, shape: Shape, dtype: torch.dtype, begin: int = -1) -> None:
         self._chunk = chunk

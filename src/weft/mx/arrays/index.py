@@ -114,7 +114,7 @@ def _mask(part: Any) -> Any:
     """The elements of an array of truth values: which places those are must be known now."""
     if isinstance(part, np.ndarray):
         return part if part.dtype == np.bool_ else None
-    return part.asnumpy() if getattr(part, "dtype", None) is np.bool_ and hasattr(part, "asnumpy") else None
+    return part.asnumpy() if hasattr(part, "asnumpy") and part.dtype == np.bool_ else None
 
 
 def _number(place: int, axis: int, size: int) -> int:

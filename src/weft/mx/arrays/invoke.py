@@ -11,10 +11,10 @@ from torch import Tensor
 
 from weft.mx.arrays import queue
 from weft.mx.arrays.at_once import (
-    ARRAY,
     CallKind,
     PreparedCall,
     Types,
+    array_class,
     keep_kind,
     kind_key,
     kind_of,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from weft.mx.arrays.ndarray import NDArray
 
 
-def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
-    """An array of the class that users see."""
-    made: NDArray = ARRAY[0](chunk, shape, dtype)
+def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype, like: Sequence[Handle] = ()) -> NDArray:
+    """An array of the class that users see, of results of such arrays."""
+    made: NDArray = array_class(like)(chunk, shape, dtype)
     return made
 
 
@@ -160,9 +160,10 @@ def invoke(
         _ = context.torch_device  # an error of the call, if there is no such device
     types = _types_of(call, name)
     if out is None:
-        outputs = [new_array(Chunk(context), shape, dtype) for shape, dtype in types]
+        make = array_class(inputs)
+        outputs = [make(Chunk(context), shape, dtype) for shape, dtype in types]
     else:
-        outputs = list(out)  # type: ignore[arg-type]  # the user's own
+        outputs = list(out)
         _check_out(name, outputs, types)
     for array in outputs if out is not None else ():
         array.written()

@@ -62,6 +62,7 @@ class NDArray(Handle):
 
     __slots__ = ()
     __array_priority__: ClassVar[float] = 1000.0
+    part_class: ClassVar[type[NDArray]]  # of arrays over the same memory, and of what indices pick
 
     if TYPE_CHECKING:  # what `frontend` gives it: Python's operators, and operators that are methods
 
@@ -177,6 +178,15 @@ class NDArray(Handle):
         """Itself, if it is there, else a copy."""
         return self if context == self.context else self.copyto(context)
 
+    as_in_ctx = as_in_context
+
+    def as_np_ndarray(self) -> NDArray:
+        """The same memory as an array of `mx.np`."""
+        made = ARRAY[1](self._chunk, self._shape, self._dtype, self._begin)
+        made.entry, made.variable = self.entry, self.variable
+        found: NDArray = made
+        return found
+
     def as_nd_ndarray(self) -> NDArray:
         """Itself."""
         return self
@@ -207,11 +217,11 @@ class NDArray(Handle):
 
     def view(self, shape: Shape, begin: int) -> NDArray:
         """A part of the same memory, with sizes of its own."""
-        return NDArray(self._chunk, shape, self._dtype, begin)
+        return self.part_class(self._chunk, shape, self._dtype, begin)
 
     def detach(self) -> NDArray:
         """The same memory outside the graph."""
-        return NDArray(self._chunk, self._shape, self._dtype, self._begin)
+        return self.part_class(self._chunk, self._shape, self._dtype, self._begin)
 
     def broadcast_to(self, shape: Sequence[int]) -> NDArray:
         """Repeat axes of size 1 until the sizes are these."""
@@ -278,6 +288,7 @@ class NDArray(Handle):
         request = REQUESTS[grad_req] and grad_req
         self.entry = None
         grad = None if not request else zeros(self._shape, self.context, self._dtype, stype or self.stype)
+        grad = grad.as_np_ndarray() if grad is not None and self.is_numpy else grad
         self.variable = Variable(grad, request or "null")
 
     def backward(self, out_grad: NDArray | None = None, retain_graph: bool = False, train_mode: bool = True) -> None:
@@ -298,7 +309,7 @@ def _unpickled(elements: Any, dtype: str) -> NDArray:
     return array(elements, None, dtype)
 
 
-ARRAY[0] = NDArray
+ARRAY[0] = NDArray.part_class = NDArray
 
 
 # Indexing and assignment.
@@ -312,7 +323,7 @@ def index_of(source: NDArray, index: Index) -> NDArray:
         found = [entry_to_record(array) for array in inputs]
         entries = found if any(found) else None
     call = OperatorTask(OperatorRule(lambda _p, x, *arrays: index.pick(x, arrays)), None, inputs, entries)
-    made = NDArray(Chunk(source.context), index.shape, source._dtype)
+    made = source.part_class(Chunk(source.context), index.shape, source._dtype)
     call.outputs = [made]
     if entries is not None:
         record(call, [entry[0] for entry in entries if entry is not None])

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray, array
+from weft.mx.base.numpy_mode import is_np_array
 from weft.mx.gluon import vision_data as vision
 from weft.mx.gluon.datasets import (
     ArrayDataset,
@@ -49,7 +50,8 @@ def default_batchify_fn(data: Any) -> Any:
     if isinstance(data[0], tuple):
         return [default_batchify_fn(list(part)) for part in zip(*data, strict=True)]
     rows = np.asarray(data)
-    return array(rows, dtype=rows.dtype)
+    made = array(rows, dtype=rows.dtype)
+    return made.as_np_ndarray() if is_np_array() else made
 
 
 class DataLoader:

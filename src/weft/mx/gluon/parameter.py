@@ -19,6 +19,7 @@ from weft.mx.arrays.tape import modes
 from weft.mx.base.context import Context, cpu, current_context
 from weft.mx.base.element_types import type_name
 from weft.mx.base.errors import MXNetError
+from weft.mx.base.numpy_mode import is_np_array
 from weft.mx.operators.table import Shape
 from weft.mx.symbols.symbol import Symbol, var
 from weft.mx.training import initializer
@@ -154,6 +155,8 @@ class Parameter:
     def _make(self, elements: NDArray, contexts: Iterable[Context]) -> None:
         # What is known already may be the elements themselves: each device has a copy of its own.
         self._data = OrderedDict((context, elements.copyto(context).tostype(self._stype)) for context in contexts)
+        if is_np_array():
+            self._data = OrderedDict((context, each.as_np_ndarray()) for context, each in self._data.items())
         GENERATION[0] += 1
         if self._grad_req != "null":
             for array in self._data.values():

@@ -146,7 +146,7 @@ class Optimizer:
         return (copy, *(state if isinstance(state, (tuple, list)) else () if state is None else (state,)))
 
     def _keeps_copy(self, weight: NDArray) -> bool:
-        return self.multi_precision and weight.dtype is np.float16
+        return self.multi_precision and weight.dtype == np.float16
 
     def update_multi_precision(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight, by way of its float32 copy if it has one."""
