@@ -29,7 +29,7 @@ def agrees(hybrid: Any, function: Any, *arguments: Any) -> None:
 
 
 def tops(hybrid: Any) -> list[Any]:
-    return [program.tops for program in hybrid.varying]
+    return [program.range.tops for program in hybrid.varying]
 
 
 class TestPrograms:
@@ -71,7 +71,7 @@ class TestPrograms:
         for length in (5, 9, 7, 12):
             agrees(hybrid, total, torch.randn(3, length), torch.ones(1, length))
         (program,) = hybrid.varying
-        assert program.varying == {0: frozenset({1}), 1: frozenset({1})}
+        assert program.range.varying == {0: frozenset({1}), 1: frozenset({1})}
 
     def test_a_dimension_may_be_counted_from_the_end(self) -> None:
         hybrid = weft.hybridize(total, sizes={"x": {-1: "length"}})

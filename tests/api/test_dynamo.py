@@ -120,7 +120,7 @@ def test_equal_sizes_and_ranges_are_those_that_dynamo_knows(made: list[HybridFun
     x, y = torch.randn(18, 3), torch.randn(18, 3)
     torch.testing.assert_close(compiled(x, y), (x + y).sum(-1))
     (hybrid,) = made
-    assert [max(shape[0] for shape in program.tops.values() if len(shape) > 1) for program in hybrid.varying] == [
+    assert [max(shape[0] for shape in program.range.tops.values() if len(shape) > 1) for program in hybrid.varying] == [
         16,
         20,
     ]

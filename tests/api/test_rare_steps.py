@@ -98,7 +98,7 @@ def test_ever_other_sizes_have_one_program_once_it_would_have_saved_as_much(monk
     monkeypatch.setattr("weft.api.rare_calls.MAKING_A_NODE", 1e-6)
     random.seed(0)
     step = both([60, *(random.randint(2, 60) for _ in range(30))], MAKES["adam"])
-    assert [dict(program.tops) for program in step.varying] == [
+    assert [dict(program.range.tops) for program in step.varying] == [
         {0: (64, 6), 1: (64,), 2: (7,)}
     ]  # and the numbers of Adam
     assert not step.programs

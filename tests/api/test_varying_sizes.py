@@ -123,7 +123,7 @@ class TestPrograms:
                     continue
                 torch.testing.assert_close(hybrid(x), code(x))
         (program,) = hybrid.varying
-        assert program.varying == {0: {0, 1}}
+        assert program.range.varying == {0: {0, 1}}
 
     @pytest.mark.parametrize("size", [0, 1])
     def test_sizes_of_nothing_and_of_one_have_programs_of_their_own(self, size: int) -> None:
@@ -155,7 +155,7 @@ class TestPrograms:
             for rows in (3, 5, 7):
                 hybrid(torch.randn(rows, 4))
         (program,) = hybrid.varying
-        assert program.varying == {0: frozenset({0})}
+        assert program.range.varying == {0: frozenset({0})}
 
     def test_what_code_decides_by_a_size_is_a_condition(self) -> None:
         hybrid = weft.hybridize(lambda x: x * 2 if x.shape[0] % 2 else x * 3)
@@ -279,7 +279,7 @@ class TestPrograms:
             assert (10,) in program.wasted
             program.wasted[(10,)] = program.cost + 1
             assert torch.equal(hybrid(torch.ones(8, 4)), torch.full((8, 4), 2.0))
-        assert [one.tops[0][0] for one in hybrid.varying] == [10, 128]
+        assert [one.range.tops[0][0] for one in hybrid.varying] == [10, 128]
 
     def test_one_tensor_that_is_two_arguments_stays_one(self) -> None:
         hybrid = weft.hybridize(lambda x, y: x + 1 if x is y else x * y)

@@ -8,7 +8,6 @@ import functools
 import logging
 import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -24,13 +23,15 @@ from torch.compiler import is_dynamo_compiling
 from weft.api.checks.check import Check, Work, call_and_undo
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked, positional_names, refuse_unknown
 from weft.api.hybrid_options import DEFAULTS, HybridOptions, first_line, many_programs, too_many_paths
+from weft.api.kept_programs import KeptPrograms
 from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
+from weft.api.size_range import Shapes
+from weft.api.sized_calls import calls_of_sizes
 from weft.api.varying import (
     RaisesAtTheLargestError,
-    Shapes,
     SizeRequest,
     VaryingProgram,
     VaryingPrograms,
@@ -71,12 +72,10 @@ from weft.trace.request import Around, Request, waits_for_sizes
 from weft.trace.signature import (
     Key,
     key_change,
-    key_distance,
     leaf_key,
     modes_key,
     names_of_leaves,
     same_tensors,
-    without_sizes,
 )
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
@@ -109,7 +108,7 @@ class Hybrid:
         self.root = root
         self.name = name
         self.refused = RefusedCalls(root)
-        self.programs: OrderedDict[Key, list[Guarded[Program]]] = OrderedDict()
+        self.programs = KeptPrograms()
         self.misses: list[str] = []
         self.traces = 0
         self.imperative: str | None = None
@@ -120,11 +119,9 @@ class Hybrid:
         self._touched = Touched()
         self._numbers = FreeNumbers()
         self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
-        self._warned = False
         self._declared = DeclaredSizes(options.sizes)
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
-        self._watched: set[Key] = set()  # kinds of calls that have come
         self.segments = CompiledSegments()  # of paths
         self._next_paths = NextPaths()
         self._known_calls = KnownCalls()
@@ -227,10 +224,7 @@ class Hybrid:
         )
         if not holds_tensors or not self.sizes_vary or torch.is_grad_enabled() or self.options.refuses():
             return False
-        kind = without_sizes(key)
-        is_first = kind not in self._watched
-        self._watched.add(kind)
-        return is_first
+        return self.rare.is_first_of_kind(key)
 
     def _run(
         self, found: Guarded[Program], arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]
@@ -239,7 +233,9 @@ class Hybrid:
         is_led_to = (self.check is None or not self.check.left) and self._next_paths.is_steady(found)
         is_early = not found.outcomes or found.program.walked() is None
         if is_led_to and is_early:
-            self._known_calls.add(found, arguments, keywords)
+            if found.sized is not None:
+                found.sized.note(leaves)
+            self._known_calls.add(found, arguments, keywords, found.sized)
         # Another thread may trace another path, and have stand-ins in places that this one reads.
         with self.lock if found.outcomes else contextlib.nullcontext():
             inputs = found.inputs(leaves)
@@ -275,12 +271,11 @@ class Hybrid:
             found = None if self.imperative is not None else self._find(self._key_of(call), call.leaves)
             return None if found is None else (found.program.graph, found.inputs(call.leaves))
 
-        names = dict(zip(self._positional_names(len(arguments)), arguments, strict=False))
-        given = {f"argument {name}": thing for name, thing in (*names.items(), *keywords.items())}
-        rest = {f"argument {index}": thing for index, thing in enumerate(arguments[len(names) :], len(names))}
+        names: list[Any] = self._positional_names(len(arguments))
+        names += range(len(names), len(arguments))
+        given = {f"argument {name}": thing for name, thing in (*zip(names, arguments, strict=True), *keywords.items())}
         off = "until it is mended, weft.hybridize(thing, False) or the function itself runs by eager PyTorch"
-        eager = partial(self.function, *arguments, **keywords)
-        roots = {**given, **rest, self.name: self.root}
+        eager, roots = partial(self.function, *arguments, **keywords), {**given, self.name: self.root}
         return Work(self.name, eager, ours, roots, program, off, first_line(self.function))
 
     def check_next(self, calls: int) -> None:
@@ -308,7 +303,7 @@ class Hybrid:
             varying = self._find_varying(self._key_of(call), call, declared) if declared.free else None
             if varying is not None and not varying.guarded.program.expects:
                 found, ranges = varying.guarded, {spot: (size.least, size.most) for spot, size in declared.free.items()}
-                numbers = frozenset(place for place in varying.varying if type(call.leaves[place]) is int)
+                numbers = frozenset(place for place in varying.range.varying if type(call.leaves[place]) is int)
             else:
                 try:
                     found = self._trace(call, always=True, whole=True)
@@ -321,8 +316,10 @@ class Hybrid:
         return found.program.made_for(Example(self.function, arguments, keywords, *places, ranges, numbers))
 
     def _key_of(self, call: FlatCall) -> Key:
+        """The signature of a call: its own where it has programs of its own, else one that is of many sizes."""
         keys = self._numbers.apply(call.structure, tuple(map(leaf_key, call.leaves)))
-        return (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
+        own = (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
+        return own if own in self.programs else self.varying.shared_key(own, call.leaves)
 
     def _sizes_of(self, call: FlatCall) -> CallSizes:
         """What users say of the sizes of a call, or UsageError where it breaks what they promised."""
@@ -344,11 +341,7 @@ class Hybrid:
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded[Program] | None:
         with self.lock:  # a thread that traces has stand-ins in places that are compared
-            for guarded in self.programs.get(key, ()):
-                if guarded.holds(leaves):
-                    self.programs.move_to_end(key)
-                    return guarded
-        return None
+            return self.programs.find(key, leaves)
 
     def _trace(
         self, call: FlatCall, *, always: bool, is_new: bool = False, whole: bool = False
@@ -380,6 +373,8 @@ class Hybrid:
             except (UnsupportedError, InternalError, FirstCallError) as error:
                 if whole:
                     raise
+                if isinstance(error, UnsupportedError) and self.varying.drop_range(key, error):
+                    return self._trace(call, always=always)
                 if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
                     self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)
                 return None
@@ -394,20 +389,25 @@ class Hybrid:
         """Whether a program is to be made now: beside a call that Python runs in another thread, none can be."""
         if self.rare.is_closed or self.python_runs.others():
             return False
-        return self.rare.deserves_path(key, len(self.programs.get(key, ()))) if is_new else self.rare.deserves(key)
+        if is_new:
+            return self.rare.deserves_path(key, len(self.programs.get(key, ())))
+        is_of_many = self.varying.range_of(key) is not None and key not in self.programs
+        return self.rare.deserves(key, is_of_many=is_of_many)
 
     def _find_varying(self, key: Key, call: FlatCall, declared: CallSizes) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
         if not self.sizes_vary:
             return None
-        found = self.varying.find(key, call.leaves)
-        if self.rare.is_closed or (found is not None and not self._is_wasteful(found, call.leaves)):
+        found, is_read = self.varying.find(key, call.leaves), self.varying.range_of(key) is not None
+        if self.rare.is_closed or is_read or (found is not None and not self._is_wasteful(found, call.leaves)):
             return found
         request = SizeRequest(
             partial(self._make_varying, call),
             self.leaf_names(call.structure),
             marked(call.leaves, declared),
-            is_close=found is not None,
+            found is not None,
+            self.decides and self.options.decides(),
+            self.programs.are_paths(key),
         )
         with self.lock:
             try:
@@ -521,7 +521,9 @@ class Hybrid:
     def _traced(self, call: FlatCall, *, runs: bool, whole: bool = False) -> Guarded[Program]:
         try:
             return self._traced_with(call, runs=runs, whole=whole, sizes=True)
-        except UnboundedError:  # sizes that are found out are in the way of a program for all of them
+        except UnboundedError as error:  # sizes that are found out are in the way of a program for all of them
+            if not whole and self.varying.range_of(self._key_of(call)) is not None:
+                raise UnsupportedError(error.fact, why=error.why) from error
             return self._traced_with(call, runs=runs, whole=whole, sizes=False)
 
     def _traced_with(self, call: FlatCall, *, runs: bool, whole: bool, sizes: bool) -> Guarded[Program]:
@@ -534,11 +536,15 @@ class Hybrid:
             raise refuse_unmaterialised(self.name)
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
         name = trace_name(self.name, call.leaves, reached)
-        request = self._request(call, state)
         decides = self.decides and self.options.decides() and not whole
-        alone = whole or self.options.refuses()
-        prints = self.options.python == "run"
-        request = replace(request, decides=decides, finds_sizes=decides and sizes, alone=alone, prints_each_time=prints)
+        read = None if whole else self.varying.range_of(self._key_of(call))
+        request = replace(
+            self._request(call, state) if read is None else read.asked(self._request(call, state)),
+            decides=decides,
+            finds_sizes=decides and sizes,
+            alone=whole or self.options.refuses(),
+            prints_each_time=self.options.python == "run",
+        )
         around = request.around
         failure: Exception | None = None
         try:
@@ -560,7 +566,9 @@ class Hybrid:
         program = self._compile(traced)
         if runs:
             program.pack_ahead(traced)
-        return self._guarded(traced, program, self._state(*roots))
+        found = self._guarded(traced, program, self._state(*roots))
+        found.sized = None if read is None else calls_of_sizes(found, read.varying)
+        return found
 
     def _compile(self, traced: Traced) -> Program:
         """Compile what was traced; what goes wrong in that is no fault of the function's."""
@@ -603,7 +611,7 @@ class Hybrid:
             sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
             rivals[-1].note_moved(self._touched)
         else:
-            nearest = min(reversed(self.programs), key=lambda known: key_distance(known, key))
+            nearest = self.programs.nearest(key)
             sentence = key_change(nearest, key, self.leaf_names(key[0]))
             self._numbers.compare(nearest, key)
         self.misses.append(sentence)
@@ -621,17 +629,8 @@ class Hybrid:
         return positional_names(self.function, count)
 
     def _drop_oldest(self) -> None:
-        # The paths of a signature are one: they share segments and an entry.
-        if sum(1 if found[0].outcomes else len(found) for found in self.programs.values()) <= MOST_PROGRAMS:
-            return
-        if not self._warned:
-            self._warned = True
+        if self.programs.drop_oldest():
             warnings.warn(many_programs(self.name, MOST_PROGRAMS, self.misses), stacklevel=user_stack_level())
-        key, oldest = next(iter(self.programs.items()))
-        if len(oldest) > 1 and not oldest[0].outcomes:
-            oldest.pop(0)
-        else:
-            del self.programs[key]
 
     def _refuse(self, key: Key, error: UnsupportedError | InternalError) -> None:
         """Note that calls of this signature run by Python, or raise the error where whole programs are asked for."""

@@ -19,8 +19,9 @@ from weft.api.checks.check import Streams
 from weft.api.checks.snapshot import Snapshot
 from weft.api.explain import Explanation, explain
 from weft.api.hybrid import Hybrid, ModuleForward
+from weft.api.size_range import shape_of
 from weft.api.step import Step
-from weft.api.varying import shape_of, tops_between
+from weft.api.varying import tops_between
 from weft.errors import UsageError
 from weft.runtime.differentiable import MOST_UNANSWERED
 from weft.trace.interception.capture import tree_flatten, tree_unflatten
@@ -158,7 +159,7 @@ def _between(thing: Any, calls: Sequence[Call]) -> list[Call]:
     flat = [hybrid.flat_call(arguments, dict(keywords)) for arguments, keywords in calls]
     for call in flat:
         found = hybrid.varying_program(call)
-        if found is None or found.ties:
+        if found is None or found.range.ties:
             continue
         alike = [other for other in flat if other.structure == call.structure]
         declared = hybrid._sizes_of(call).free
@@ -169,7 +170,7 @@ def _between(thing: Any, calls: Sequence[Call]) -> list[Call]:
             least, most = (min(there), max(there)) if size is None or size.most is None else (size.least, size.most)
             steps.append([*tops_between(least, most), *([1] if least <= 1 < most else ())])
         chosen = (dict(zip(found.places, sizes, strict=True)) for sizes in islice(product(*steps), MOST_BETWEEN))
-        made += [_resized(call, sizes, found.alike) for sizes in chosen]
+        made += [_resized(call, sizes, found.range.alike) for sizes in chosen]
     return made
 
 

@@ -103,6 +103,7 @@ class RareCalls:
         self._lock = Lock()  # nothing is called while it is held
         self._programs: Counter[Key] = Counter()  # that were made, by their signature without sizes
         self._first: Counter[Key] = Counter()
+        self._kinds_seen: set[Key] = set()
         self._cost = FIRST_GUESS
         self.calls = 0  # that ran imperatively
         self._worth: bool | None = None  # whether all are worth a program, or none, whatever they cost
@@ -130,11 +131,11 @@ class RareCalls:
         """Let programs be made as calls come, as from the start."""
         self._worth = None
 
-    def deserves(self, key: Key) -> bool:
-        """Whether a signature that has come once more gets a program now."""
+    def deserves(self, key: Key, *, is_of_many: bool = False) -> bool:
+        """Whether a signature that has come once more gets a program now: the first one that is of many sizes does."""
         if self._worth is not None:
             return self._worth
-        if self._programs[without_sizes(key)] < config().programs_at_once:
+        if is_of_many or self._programs[without_sizes(key)] < config().programs_at_once:
             return True
         doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
         return self._seconds.get(key, 0.0) >= WORTH * self._cost * (1 << min(doubled, MOST_DOUBLED))
@@ -147,6 +148,13 @@ class RareCalls:
     def is_often(self, key: Key) -> bool:
         """Whether a signature that a program for a range of sizes takes has come often enough for one of its own."""
         return self._worth is None and self._seconds.get(key, 0.0) > OFTEN * self._cost
+
+    def is_first_of_kind(self, key: Key) -> bool:
+        """Note a call; whether none has come before that differs from it in nothing but sizes."""
+        kind = without_sizes(key)
+        is_first = kind not in self._kinds_seen
+        self._kinds_seen.add(kind)
+        return is_first
 
     def is_always_first(self, key: Key) -> bool:
         """Note a call that Python has to make, for functions to remember it; whether there are ever more such calls."""

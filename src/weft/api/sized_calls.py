@@ -79,3 +79,9 @@ class SizedCalls:
         before = self._accounts.get(look)
         self._accounts[look] = Account()
         return 0.0 if before is None else before.seconds
+
+
+def calls_of_sizes(guarded: Guarded[Program], varying: Mapping[int, frozenset[int]]) -> SizedCalls | None:
+    """The calls of a path that reads these sizes; None where it does not take all tensors that have them."""
+    found = SizedCalls(guarded, varying)
+    return found if found.is_complete else None

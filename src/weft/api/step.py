@@ -24,6 +24,7 @@ from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_li
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
 from weft.api.rare_calls import RareSteps
+from weft.api.size_range import Shapes
 from weft.api.steady_step import Ran, SteadyStep, steady_step
 from weft.api.step_training import (
     Clipping,
@@ -41,7 +42,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
-from weft.api.varying import Shapes, VaryingPrograms
+from weft.api.varying import VaryingPrograms
 from weft.errors import UnsupportedError, UsageError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded

@@ -21,14 +21,16 @@ import torch
 
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
+from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties, shape_of
 from weft.api.sized_calls import SizedCalls
 from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
-from weft.trace.interception.refusals import FirstCallError
+from weft.trace.interception.refusals import FirstCallError, is_of_values
 from weft.trace.python_state.counters import Condition
+from weft.trace.several_traces import FixedSizesError
 from weft.trace.signature import Key, number_of, without_sizes
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.size_ties import Group, SizeSpot, SizeTie, tied
@@ -36,7 +38,6 @@ from weft.trace.traced import Traced
 
 logger = logging.getLogger("weft")
 
-SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
 LEAST_TOP = 16  # the sizes of the smallest program
 MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by one at each call
 LEAST_AHEAD = 256
@@ -48,9 +49,6 @@ MOST_PROGRAMS = 16  # of one kind of call
 MOST_REFUSED = 3  # times that there was none for some sizes, from which on none is tried
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
-Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
-Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
-Ties = Mapping[SizeSpot, SizeTie]
 Small = frozenset[tuple[int, int, int]]  # sizes of a call that vary, and are 0 or 1: argument, dimension, size
 Make = Callable[[Shapes, AskedSizes], tuple[Traced, Guarded[Program] | None]]
 
@@ -59,13 +57,16 @@ Make = Callable[[Shapes, AskedSizes], tuple[Traced, Guarded[Program] | None]]
 class SizeRequest:
     """A call that wants a program for a range of sizes: what makes one, and what users say of its sizes.
 
-    With `is_close` there is one, and the new one is to waste less.
+    With `is_close` there is one, and the new one is to waste less. Where values may decide, `decides`, and no program
+    takes all sizes, paths may read them; with `is_of_paths`, values do decide in such calls.
     """
 
     make: Make
     arguments: Sequence[str]  # what the leaves are called
     declared: CallSizes = NONE_DECLARED
     is_close: bool = False
+    decides: bool = False
+    is_of_paths: bool = False
 
 
 class RaisesAtTheLargestError(UnsupportedError):
@@ -77,12 +78,8 @@ class VaryingProgram:
     """A program for a range of sizes, with what a call must be like to run it."""
 
     guarded: Guarded[Program]
-    tops: Shapes
-    strides: Mapping[int, tuple[int, ...]]  # of tensors of which no size varies
-    varying: Sizes
-    places: tuple[tuple[int, int], ...]  # argument and dimension of each size
-    alike: tuple[tuple[tuple[int, int], ...], ...]  # places that must have the same size
-    ties: Ties  # sizes that must be made of others
+    range: SizeRange
+    places: tuple[SizeSpot, ...]  # argument and dimension of each size
     conditions: tuple[Condition, ...]
     names: Mapping[SizeSpot, str]  # of sizes that users have named
     cost: float  # seconds that it took to be made
@@ -94,16 +91,16 @@ class VaryingProgram:
     calls: SizedCalls = field(init=False)
 
     def __post_init__(self) -> None:
-        self.calls = SizedCalls(self.guarded, self.varying)
+        self.calls = SizedCalls(self.guarded, self.range.varying)
 
     @property
     def volume(self) -> int:
         """How large its sizes are, compared with other programs of the kind."""
-        return prod(self.tops[argument][dimension] for argument, dimension in self.places)
+        return prod(self.range.tops[argument][dimension] for argument, dimension in self.places)
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether a call of this kind has sizes that the program takes."""
-        if not self._are_in_range(leaves) or not self._agree(leaves):
+        if not self.range.takes(leaves):
             return False
         sizes = self._sizes(leaves)
         found = self._known.get(sizes)
@@ -113,47 +110,9 @@ class VaryingProgram:
             found = self._known[sizes] = all(condition.holds(sizes) for condition in self.conditions)
         return found
 
-    def _are_in_range(self, leaves: Sequence[Any]) -> bool:
-        for position, top in self.tops.items():
-            leaf, dimensions = leaves[position], self.varying.get(position)
-            shape = shape_of(leaf)
-            if dimensions is None:
-                if shape != top or (position in self.strides and leaf.stride() != self.strides[position]):
-                    return False
-                continue
-            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
-                if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
-                    return False
-            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(tuple(shape)):
-                return False
-        return True
-
-    def _agree(self, leaves: Sequence[Any]) -> bool:
-        """Whether sizes that are to be the same, or made of others, are so."""
-
-        def size_of(spot: SizeSpot) -> int:
-            return shape_of(leaves[spot[0]])[spot[1]]
-
-        for first, *others in self.alike:
-            if any(size_of(other) != size_of(first) for other in others):
-                return False
-        return all(size_of(spot) == tie.size(size_of) for spot, tie in self.ties.items())
-
     def describe(self, arguments: Sequence[str]) -> str:
         """Say which sizes it takes; `arguments` are the names of the leaves."""
-        spots: dict[SizeSpot, list[SizeSpot]] = {}
-        for place, at in ((place, at) for place, some in sorted(self.varying.items()) for at in sorted(some)):
-            if (place, at) in self.ties:
-                continue  # it follows from others
-            group = next((group for group in self.alike if (place, at) in group), ((place, at),))
-            spots.setdefault(group[0], []).append((place, at))
-        found = []
-        for first, members in spots.items():
-            where = ", ".join(f"dim {at} of {arguments[place]}" for place, at in members)
-            sizes = f"{SMALLEST} to {self.tops[first[0]][first[1]]}"
-            name = self.names.get(first)
-            found.append(f"{sizes} in {where}" if name is None else f"{name} {sizes} ({where})")
-        return "; ".join(found)
+        return self.range.describe(arguments, self.names)
 
     def is_worth_less(self, leaves: Sequence[Any]) -> bool:
         """Whether what calls of such sizes wasted would have paid for a program of smaller ones."""
@@ -191,7 +150,7 @@ class VaryingProgram:
         found = self._shares.get(sizes)
         if found is None:
             work = self.guarded.program.work_for
-            found = self._shares[sizes] = work(sizes) / work(_at(self.places, self.tops))
+            found = self._shares[sizes] = work(sizes) / work(_at(self.places, self.range.tops))
         return found
 
     def _enough(self, leaves: Sequence[Any]) -> tuple[int, ...]:
@@ -212,6 +171,8 @@ class _Kind:
     refused: set[Small] = field(default_factory=set)
     times_refused: int = 0
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
+    ranges: tuple[SizeRange, ...] = ()  # of paths that read sizes, the smallest first
+    reads: bool = False  # sizes that there is no program for are read by paths
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
 
@@ -260,6 +221,8 @@ class VaryingPrograms:
     def __init__(self) -> None:
         self._kinds: dict[Key, _Kind] = {}
         self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
+        self._key_known: dict[Key, Key] = {}  # the signature that all calls within a range share
+        self._ranges: dict[Key, tuple[_Kind, SizeRange, Small]] = {}  # by that
         self.refusals: list[str] = []
         self.fixed: list[str] = []  # sizes that the code makes a number of, and where
 
@@ -295,6 +258,11 @@ class VaryingPrograms:
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
         call = _SizedCall(leaves, shapes, numbers, request, small)
+        if kind.reads:
+            self._add_range(key, kind, call, varying)
+            return None
+        may_read = request.decides and not numbers and len(kind.seen) > 1
+        kind.reads = may_read and request.is_of_paths
         # Of what is declared, sizes are first taken to be what was said, then to be one where they were equal so far.
         for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
@@ -303,13 +271,66 @@ class VaryingPrograms:
                 raise  # a mistake of Weft's, a machine that is full, and a first call are no matter of sizes
             except WeftError as error:  # exact programs go on
                 reason = error.why or error.fact
+                kind.reads = kind.reads or (may_read and is_of_values(error))
                 continue
             if found is not None:
+                kind.reads = False
                 return self._if_it_runs(kind, found, leaves)
             break
         else:
             self._refuse(kind, reason, small)
+        if kind.reads:
+            self._add_range(key, kind, call, varying)
         return None
+
+    def _add_range(self, key: Key, kind: _Kind, call: _SizedCall, varying: Sizes) -> None:
+        """Let paths read the sizes of calls like this one."""
+        varying = _without(varying, kind.fixed.get(call.small, set()))
+        related = _related(kind.seen, varying, call.numbers, {}) if varying and not call.numbers else None
+        if related is None or len(kind.ranges) >= MOST_PROGRAMS:
+            return
+        ahead = kind.growing(related[0])
+        tops = _tops(kind.largest_beside(call.shapes, varying), related, _top_of(_top, ahead, {}))
+        found = _range_of(call, tops, varying, related)
+        if found.takes(call.leaves):
+            kind.ranges = tuple(sorted((*kind.ranges, found), key=lambda one: one.volume))
+            self._ranges[found.key_of(key)] = kind, found, call.small
+            self._key_known.clear()
+
+    def shared_key(self, key: Key, leaves: Sequence[Any]) -> Key:
+        """The signature that a call shares with others whose sizes its paths read; else its own."""
+        kind = self._kinds.get(without_numbers(key)) if self._ranges else None
+        if kind is None or not kind.ranges:
+            return key
+        known = self._key_known.get(key)
+        if known is None:
+            if len(self._key_known) >= MOST_SIZES:
+                self._key_known.clear()
+            found = next((one for one in kind.ranges if one.takes(leaves)), None)
+            known = self._key_known[key] = key if found is None else found.key_of(key)
+        return known
+
+    def range_of(self, key: Key) -> SizeRange | None:
+        """The sizes that paths of a signature read."""
+        found = self._ranges.get(key)
+        return None if found is None else found[1]
+
+    def drop_range(self, key: Key, error: WeftError) -> bool:
+        """Forget a signature that calls of many sizes share, as paths cannot read these; whether it was such."""
+        found = self._ranges.pop(key, None)
+        if found is None:
+            return False
+        kind, dropped, small = found
+        kind.ranges = tuple(one for one in kind.ranges if one is not dropped)
+        self._key_known.clear()
+        if isinstance(error, FixedSizesError):
+            groups = [*dropped.alike, *((spot,) for spot in error.spots)]
+            fixed = {spot for group in groups if {*group} & {*error.spots} for spot in group}
+            kind.fixed.setdefault(small, set()).update(fixed)
+        else:
+            kind.reads = False
+            self._refuse(kind, error.why or error.fact, small)
+        return True
 
     def _learn_with(
         self, kind: _Kind, call: _SizedCall, varying: Sizes, apart: Mapping[SizeSpot, str]
@@ -338,18 +359,8 @@ class VaryingPrograms:
                 continue
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
-                program = VaryingProgram(
-                    guarded,
-                    tops,
-                    _strides(call.leaves, varying),
-                    varying,
-                    places,
-                    tuple(group for group in groups if len(group) > 1),
-                    ties,
-                    traced.size_conditions,
-                    named,
-                    perf_counter() - begin,
-                )
+                found, conditions = _range_of(call, tops, varying, (groups, ties)), traced.size_conditions
+                program = VaryingProgram(guarded, found, places, conditions, named, perf_counter() - begin)
                 if ahead and program.is_too_large(call.leaves):
                     kind.grows = False
                     continue
@@ -422,13 +433,15 @@ class VaryingPrograms:
         kind = self._kinds[without_numbers(key)]
         kind.programs = tuple(one for one in kind.programs if one is not program)
         self._known.clear()
-        self._refuse(kind, "values decide, now in one way, now in another")
+        kind.reads = True
 
     def _refuse(self, kind: _Kind, reason: str, small: Small = frozenset()) -> None:
-        if len(kind.seen) == 1:
-            return  # what was declared is not all that varies: the next call tells more
+        if kind.reads or len(kind.seen) == 1:
+            return  # paths read them; or what was declared is not all that varies: the next call tells more
         kind.times_refused += 1
-        is_of_some = bool(small or kind.programs)  # what sizes of one window decide says nothing of many windows
+        is_of_some = bool(
+            small or kind.programs or kind.ranges
+        )  # what sizes of one window decide says nothing of many windows
         if small or not is_of_some:
             kind.refused.add(small)
         kind.is_refused = not is_of_some or kind.times_refused >= MOST_REFUSED
@@ -436,6 +449,12 @@ class VaryingPrograms:
         sentence = f"sizes do not vary{where}: {reason}"
         self.refusals.append(sentence)
         logger.info("weft: %s", sentence)
+
+
+def _range_of(call: _SizedCall, tops: Shapes, varying: Sizes, related: tuple[Sequence[Group], Ties]) -> SizeRange:
+    groups, ties = related
+    alike = tuple(group for group in groups if len(group) > 1)
+    return SizeRange(tops, _strides(call.leaves, varying), varying, alike, ties)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -517,11 +536,6 @@ def _top(size: int) -> int:
     while found < size:
         found *= 2
     return found
-
-
-def shape_of(leaf: Any) -> tuple[int, ...]:
-    """The sizes of a tensor; a whole number is one, as where code counts how long a cache is."""
-    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (leaf,)
 
 
 def _has_size(leaf: Any, key: Key) -> bool:

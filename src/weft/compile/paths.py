@@ -171,7 +171,8 @@ def compile_path(
     cut = PathCut(graph, decisions)
     places = {value: place for place, value in enumerate(graph.inputs)}
     segments: list[PathSegment] = []
-    unsized = frozenset(decision.values[0] for decision in decisions if isinstance(decision.ask, FoundSize))
+    found = (decision.values[0] for decision in decisions if isinstance(decision.ask, FoundSize))
+    unsized = frozenset(found) - {*graph.inputs}
     for number, part in enumerate(cut.parts()):
         segment = _segment_graph(graph, part, unsized)
         takes = tuple(places[value] for value in part.reads)

@@ -105,6 +105,7 @@ class Guarded(Generic[Runs]):
         self.told: list[Told | None] = [None]
         """What entries read of the facts; None where words cannot tell whether they hold."""
         self.known: Any = None  # the entry of the calls that it was made for last, kept here by who makes it
+        self.sized: Any = None  # what runs it for sizes that it reads, where it is for many, kept by who makes that
         self.paths: Any = None  # with which it shares an entry, kept here by who makes that
         self.attempts = BackOff(first=1)  # to make one
         self._alarms = 0

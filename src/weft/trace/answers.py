@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from weft.ir.at_sizes import has_extents
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import Call, Operand, has_effect, is_uninitialised
@@ -60,9 +61,9 @@ class TraceConstants:
         return found
 
     def _is_pure(self, value: Value) -> bool:
-        if value.op not in PURE:
-            return False
         call = value.attributes.get("call")
+        if value.op not in PURE or has_extents(value.type) or (call is not None and has_extents(call)):
+            return False  # of a size that varies, its elements are others at other runs
         return call is None or not (has_effect(call.target) or is_uninitialised(call.target))
 
 

@@ -250,6 +250,10 @@ class Decisions:
         """Decide by a size that an operator has found out; one that is read may be another one."""
         self.made.append(Decision((value,), ask, found.count, len(self._values), place, read, (found,)))
 
+    def size_of(self, value: Value, ask: FoundSize, read: NumberRead) -> None:
+        """Read the size of what goes in."""
+        self.made.append(Decision((value,), ask, None, 0, None, read))
+
     def _check_count(self) -> None:
         if len(self.made) >= MOST_DECISIONS:
             raise UnsupportedError(

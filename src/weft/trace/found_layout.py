@@ -14,8 +14,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.same_graph import equal, same_meaning
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.decisions import Decision, NumberRead
-from weft.trace.python_state.draws import Draw
-from weft.trace.traced import Traced, leave_the_same
+from weft.trace.traced import Traced, leave_the_same, numbers_of_both
 from weft.trace.varying import (
     ALIAS,
     SAME_OPERATORS,
@@ -34,7 +33,7 @@ def with_found_sizes(free: Traced, fixed: Traced, *, drawn: bool = False) -> Tra
 
     With `drawn`, numbers that were drawn are written into the other one.
     """
-    layout = FoundLayout(free, drawn=drawn)
+    layout = FoundLayout(free, fixed, drawn=drawn)
     if (free.gradient is None) != (fixed.gradient is None) or not leave_the_same(free, fixed):
         raise OtherOperatorsError
     if free.gradient is None or fixed.gradient is None:
@@ -53,10 +52,9 @@ def _laid_out(decision: Decision, layout: FoundLayout) -> Decision:
 class FoundLayout(SymbolicLayout):
     """Gives the values of graphs with symbols the strides that the same values have in those of this call's sizes."""
 
-    def __init__(self, free: Traced, *, drawn: bool) -> None:
+    def __init__(self, free: Traced, fixed: Traced, *, drawn: bool) -> None:
         super().__init__()
-        written = [entry for entry in free.numbers if drawn or not isinstance(entry.later, Draw)]
-        self._numbers = {entry.value: entry.number for entry in written}
+        self._numbers = numbers_of_both(free, fixed, drawn=drawn)
         self.sizes = {
             entry.value: int(entry.number)
             for entry in free.numbers
@@ -71,7 +69,7 @@ class FoundLayout(SymbolicLayout):
 
     def graph(self, free: Graph, fixed: Graph) -> Graph:
         """Lay a graph out; both must be one program."""
-        now = bind_numbers(at_sizes(free, self.sizes), self._numbers)
+        now, fixed = bind_numbers(at_sizes(free, self.sizes), self._numbers), bind_numbers(fixed, self._numbers)
         tensors = [value for value in free if value.op != "number"]
         beside = dict(zip(tensors, now, strict=True))
         kinds = {value: other.type for value, other in _pairs(now, fixed) if other is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from weft.ir.library import name_of
 from weft.trace.interception.capture import Operator
 
 LEAST = 1  # of a size that varies: where nothing is found, operators do other things, or raise
+LEAST_OF_ARGUMENTS = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
 TRACED_FROM = 2  # a program for many sizes is made where there are so many: of one, there is no order in memory
 ROOM = 2  # times as large as it is, a size may become in the same program
 SMALLEST_ROOM = 16
@@ -66,7 +68,11 @@ def _dimension(given: Any) -> int:
 
 
 def _selected(given: Any) -> Any:
-    return torch.broadcast_shapes(given.self.shape, given.mask.shape).numel()
+    shapes = (reversed(given.self.shape), reversed(given.mask.shape))
+    found = 1
+    for size, other in zip_longest(*shapes, fillvalue=1):
+        found *= other if size == 1 else size
+    return found
 
 
 def _elements(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Index by masks (`x[mask]`, `x[:, mask] = y`) through the places that they leave, as PyTorch's kernels do.
+"""Index by masks (`x[mask]`, `x[:, mask] = y`, `masked_select`) through the places that they leave, as PyTorch does.
 
 How many places a mask leaves is found out once, by `nonzero`; all that is read or written by it is then a gather or a
 scatter, with a gradient of the same size.
@@ -7,7 +7,7 @@ scatter, with a gradient of the same size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -15,6 +15,7 @@ from weft.trace.interception.capture import is_stand_in
 
 READ = torch.Tensor.__getitem__
 WRITE = torch.Tensor.__setitem__
+SELECTS = (torch.masked_select, torch.Tensor.masked_select)
 MASKS = (torch.bool, torch.uint8)
 
 
@@ -22,6 +23,9 @@ def with_places(
     function: Callable[..., Any], arguments: Sequence[Any], is_known: Callable[[torch.Tensor], bool]
 ) -> Callable[..., Any] | None:
     """What to call in the place of a read, or a write of a tensor, by masks that are not known beforehand."""
+    if function in SELECTS:
+        mask = arguments[1] if len(arguments) == 2 else None
+        return _select if _is_mask(mask) and mask.dtype is torch.bool and not is_known(mask) else None
     if function is not READ and not (function is WRITE and _is_many(arguments[2])):
         return None
     items = _items(arguments[1])
@@ -36,7 +40,7 @@ def _is_many(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
-def _is_mask(item: Any) -> bool:
+def _is_mask(item: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(item, torch.Tensor) and item.dtype in MASKS and item.dim() > 0 and is_stand_in(item)
 
 
@@ -68,6 +72,14 @@ def _dimensions(item: Any) -> int:
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.dim() if isinstance(item, torch.Tensor) and item.dtype in MASKS else 1
+
+
+def _select(tensor: torch.Tensor, mask: torch.Tensor, **others: Any) -> Any:
+    if others:
+        return torch.masked_select(tensor, mask, **others)
+    if tuple(tensor.shape) != tuple(mask.shape):
+        tensor, mask = torch.broadcast_tensors(tensor, mask)
+    return _read(tensor, mask)
 
 
 def _read(tensor: torch.Tensor, given: Any) -> Any:

@@ -29,7 +29,7 @@ from weft.trace.decisions import (
     is_of_fractions,
     settled,
 )
-from weft.trace.found_sizes import LEAST, TRACED_FROM, finding_of, lies_in, room_for
+from weft.trace.found_sizes import LEAST, LEAST_OF_ARGUMENTS, TRACED_FROM, finding_of, lies_in, room_for
 from weft.trace.interception.capture import (
     Interception,
     Operator,
@@ -53,7 +53,7 @@ SIZES_AT: Mapping[str, int] = MappingProxyType(
     {f"aten.{name}": 0 for name in ("zeros.default", "ones.default", "full.default", "empty.memory_format")}
     | {f"aten.{name}": 0 for name in ("rand.default", "randn.default", "arange.default")}
     | {f"aten.new_{name}.default": 1 for name in ("zeros", "ones", "full", "empty")}
-    | {"aten.expand.default": 1, "aten.arange.start": 1}
+    | {"aten.expand.default": 1, "aten.arange.start": 1, "aten.constant_pad_nd.default": 1}
 )
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
@@ -151,7 +151,7 @@ class ReadValues:
             with tracer.interception.plainly():
                 bound = finding.bound(given)
             read = NumberRead(-1, int)
-            size = self._add_size(count, None if bound is None else today(extent_of(bound)), read)
+            size = self._add_size(count, bound, read)
         with tracer.interception.plainly():
             shapes = finding.shapes(given, size)
         results = [
@@ -162,27 +162,45 @@ class ReadValues:
         self._decisions.found(value, FoundSize(dimension), found_results, place, read)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _add_size(self, count: int, bound: int | None, read: NumberRead) -> Any:
-        """Add a size that is found, as a symbol."""
+    def _add_size(self, count: int, bound: Any, read: NumberRead) -> Any:
+        """Add a size that is found, as a symbol; it grows with its bound."""
         tracer = self._tracer
         read.number = len(tracer.trace.numbers)
-        read.room = tracer.request.rooms.get(read.number) or room_for(count, bound)
+        largest = None if bound is None else today(extent_of(bound))
+        grown = count if largest is None else -(-count * largest // max(int(hint_of(bound)), 1))
+        read.room = tracer.request.rooms.get(read.number) or room_for(grown, largest)
         size, read.bounds = self._symbol(count, read.room, read)
         read.symbol = size.node.expr
         return size
 
-    def _symbol(self, count: int, largest: int, read: NumberRead) -> tuple[Any, tuple[Condition, ...]]:
+    def size_of_argument(self, count: int, largest: int, name: str) -> tuple[Any, NumberRead]:
+        """Add the size of an argument, as a symbol of this name."""
+        tracer, read = self._tracer, NumberRead(len(self._tracer.trace.numbers), int)
+        read.room = tracer.request.rooms.get(read.number) or largest
+        size, read.bounds = self._symbol(count, read.room, read, name, LEAST_OF_ARGUMENTS)
+        read.symbol = size.node.expr
+        return size, read
+
+    def size_is_read(self, argument: int, dimension: int, read: NumberRead) -> None:
+        """Read the size of an argument, before all else."""
+        [entry] = [entry for entry in self._tracer.trace.inputs if entry.argument == argument]
+        self._decisions.size_of(entry.value, FoundSize(dimension), read)
+
+    def _symbol(
+        self, count: int, largest: int, read: NumberRead, name: str = "", least: int = LEAST
+    ) -> tuple[Any, tuple[Condition, ...]]:
         """The symbol of the next number, a size, and within which bounds it has to be."""
         tracer, number = self._tracer, len(self._tracer.trace.numbers)
-        size = tracer.interception.found_size(count, largest, f"found{number}")
+        name = name or f"found{number}"
+        size = tracer.interception.found_size(count, least, largest, name)
         value = Value("input", (), NumberType("int"), name="found")
         tracer.recorder.varies = True
         tracer.recorder.numbers[size.node.expr] = tracer.interception.sizes[size.node.expr] = value
         tracer.interception.largest[value] = largest
         tracer.add_found(count, value, size, read)
         return size, (
-            Condition(NumberLeaf(partial(le, LEAST), (number,)), f"{LEAST} <= found{number}"),
-            Condition(NumberLeaf(partial(ge, largest), (number,)), f"found{number} <= {largest}"),
+            Condition(NumberLeaf(partial(le, least), (number,)), f"{least} <= {name}"),
+            Condition(NumberLeaf(partial(ge, largest), (number,)), f"{name} <= {largest}"),
         )
 
     def in_slices(self, function: Callable[..., Any], arguments: Any, elements: Callable[[torch.Tensor], Any]) -> Any:
@@ -275,7 +293,8 @@ class ReadValues:
 
     def _longest(self) -> int:
         """The largest size of what goes in."""
-        return max((size for entry in self._tracer.trace.inputs for size in entry.tensor.shape), default=0)
+        shapes = (entry.value.type.shape for entry in self._tracer.trace.inputs)
+        return max((today(size) for shape in shapes for size in shape), default=0)
 
     def lies(self, condition: Any) -> bool:
         """Whether a part lies within what it is a part of; that it does is a condition of each call."""

@@ -28,6 +28,7 @@ from weft.trace.interception.capture import (
     dress_result,
     extent_of,
     hint_of,
+    is_made_of_sizes,
     is_stand_in,
     kind_of,
     storage_key,
@@ -97,7 +98,7 @@ class CallBuilder:
             return self._operand(argument) if index is None else WrittenArgument(index)
         if isinstance(argument, (list, tuple)):
             return tuple(self.encode(item, is_size=is_size) for item in argument)
-        if isinstance(argument, (torch.SymInt, torch.SymFloat)) and not is_size:
+        if isinstance(argument, (torch.SymInt, torch.SymFloat)) and not (is_size and is_made_of_sizes(argument)):
             value = self._number(argument)
             if value is not None:
                 self.operands.append(value)

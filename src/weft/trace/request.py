@@ -12,7 +12,7 @@ from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.results.result_types import ResultTypes
-from weft.trace.size_symbols import AskedSizes
+from weft.trace.size_symbols import AskedSizes, SizesToRead
 
 
 def waits_for_sizes(state: PythonState) -> bool:
@@ -53,6 +53,7 @@ class Request:
     places: tuple[Slot, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[Spot] = frozenset()  # where another trace has indexed by counted numbers
     sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
+    sizes_read: SizesToRead | None = None  # of these: those that a path reads, where it finds sizes
     prints_each_time: bool = False  # so that code that prints is no program
     reads: bool = False  # numbers that are read from tensors flow on, where values decide
     decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused

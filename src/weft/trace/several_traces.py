@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 
-from weft.errors import InternalError
+from weft.errors import InternalError, UnsupportedError
 from weft.ir.at_sizes import found_sizes
+from weft.ir.graph import Place
 from weft.trace.decisions import ComputedNumber, FoundSize, NumberRead, decides_exactly
 from weft.trace.found_layout import with_found_sizes
 from weft.trace.interception.refusals import refuse
@@ -16,11 +18,20 @@ from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.python_state.retracing import Effects, refuse_restless
 from weft.trace.request import Request
+from weft.trace.size_ties import SizeSpot
 from weft.trace.traced import Traced, indexed_alike, is_same, trace_settled, traced_once, traced_with_numbers
 from weft.trace.varying import OtherOperatorsError
 
 logger = logging.getLogger("weft.trace")
 MOST_ROOMS = 6  # that are tried
+
+
+class FixedSizesError(UnsupportedError):
+    """The code makes numbers of sizes that a path was to read."""
+
+    def __init__(self, name: str, spots: Mapping[SizeSpot, Place | None]) -> None:
+        super().__init__(f"the sizes of {name} do not vary", why="the code makes numbers of them")
+        self.spots = spots
 
 
 def trace_program(request: Request) -> Traced:
@@ -74,11 +85,29 @@ def _with_reads(request: Request) -> Traced:
     if fixed.decisions and fixed.flags.inputs:
         refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
     flows = any(map(decides_exactly, fixed.decisions)) and not request.state.asks_kinds
-    found = _flowing(request, fixed) if flows else fixed
+    if request.sizes_read is not None:
+        found = _of_all_sizes(request, fixed)
+    else:
+        found = _flowing(request, fixed) if flows else fixed
     if found.fixes_fractions:
         refuse("number", next((decision.place for decision in fixed.decisions if decides_exactly(decision)), None))
     # What the trace was told are tensors of this call, which go.
     return replace(found, decisions=tuple(replace(decision, real=()) for decision in found.decisions))
+
+
+def _of_all_sizes(request: Request, fixed: Traced) -> Traced:
+    """The path that reads sizes of arguments; those that it holds for one number of are `fixed_sizes`."""
+    again = replace(request, reads=True, decided=fixed.decisions)
+    try:
+        free = _with_room(again)
+        if free.fixed_sizes:
+            raise FixedSizesError(request.name, free.fixed_sizes)
+        return with_found_sizes(free, _beside(free, fixed, again))
+    except (InternalError, UnsupportedError, MemoryError):
+        raise
+    except Exception as error:
+        why = f"with sizes that vary the code raises {type(error).__name__}: {error}"
+        raise UnsupportedError(f"the sizes of {request.name} do not vary", why=why) from error
 
 
 def _flowing(request: Request, fixed: Traced) -> Traced:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place, Value
 from weft.ir.types import NumberType
+from weft.trace.decisions import NumberRead
 from weft.trace.interception.capture import Interception, lambda_text, text_of
 from weft.trace.python_state.counters import Condition, leaf_of_text
 from weft.trace.recorder import Recorder
@@ -38,6 +39,14 @@ class AskedSizes:
     names: Mapping[SizeSpot, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SizesToRead:
+    """Sizes of arguments that a path reads before all else: which one of those that are the same, and its largest."""
+
+    first: Mapping[SizeSpot, SizeSpot]
+    largest: Mapping[SizeSpot, int]
+
+
 class SizeSymbols:
     """The symbols of one trace, in the order in which they were needed."""
 
@@ -46,6 +55,7 @@ class SizeSymbols:
         self._interception = interception
         self._recorder = recorder
         self._varying = varying
+        self._names: set[str] = set()
         self._largest: dict[SizeSpot, int] = {}  # of sizes that others are made of
 
     def start(self, leaves: Sequence[Any]) -> None:
@@ -71,6 +81,7 @@ class SizeSymbols:
         if size.node.expr in self._interception.sizes:
             return size
         value = Value("input", (), NumberType("int"), name=self._own_name(spot, name))
+        self._names.add(value.name)
         self._recorder.varies = True
         self._recorder.numbers[size.node.expr] = self._interception.sizes[size.node.expr] = value
         self.found.append(TracedSize(value, size.node.expr, argument, dimension, largest))
@@ -79,9 +90,12 @@ class SizeSymbols:
     def _own_name(self, spot: SizeSpot, name: str) -> str:
         """A word that no other size is called by."""
         found = self._varying.names.get(spot) or f"{NO_WORD.sub('_', name)}_{spot[1]}"
-        while any(entry.value.name == found for entry in self.found):
+        while found in self._names:
             found += "_"
         return found if found[0].isidentifier() else f"_{found}"
+
+    def read(self) -> None:
+        """Read what is to be read of arguments before all else; nothing where a size is known by its argument."""
 
     def fixed(self) -> dict[SizeSpot, Place | None]:
         """The sizes that turned out to be numbers, and where that was decided."""
@@ -106,3 +120,54 @@ class SizeSymbols:
             names = {symbol: self.found[places[symbol]].value.name for symbol in symbols}
             found.append(Condition(leaf, text_of(expression, names), place))
         return tuple(found)
+
+
+class ReadsSizes(Protocol):
+    """What makes symbols of what a path reads."""
+
+    def size_of_argument(self, count: int, largest: int, name: str) -> tuple[Any, NumberRead]:
+        """Add the size of an argument, as a symbol of this name."""
+
+    def size_is_read(self, argument: int, dimension: int, read: NumberRead) -> None:
+        """Read such a size from its argument."""
+
+
+class ReadSizeSymbols(SizeSymbols):
+    """The symbols of sizes that a path reads: they stand for those of the call that is traced, and are found out."""
+
+    def __init__(
+        self, interception: Interception, recorder: Recorder, varying: AskedSizes, asked: SizesToRead, reads: ReadsSizes
+    ) -> None:
+        super().__init__(interception, recorder, varying)
+        self._asked, self._reads = asked, reads
+        self._made: dict[SizeSpot, tuple[Any, NumberRead]] = {}
+
+    def _symbol(self, spot: SizeSpot, largest: int, name: str) -> Any:
+        """The symbol of a size, which is that of all that are the same; `largest` is what it is in this call."""
+        first = self._asked.first[spot]
+        if first not in self._made:
+            own = self._own_name(first, name)
+            self._names.add(own)
+            self._made[first] = self._reads.size_of_argument(largest, self._asked.largest[first], own)
+        return self._made[first][0]
+
+    def fixed(self) -> dict[SizeSpot, Place | None]:
+        """The sizes that turned out to be numbers."""
+        return {spot: None for spot, (_, read) in self._made.items() if self._interception.has_one_value(read.symbol)}
+
+    def read(self) -> None:
+        """Read them from arguments, in the order in which they were needed."""
+        for (argument, dimension), (_, read) in self._made.items():
+            self._reads.size_is_read(argument, dimension, read)
+
+
+def size_symbols(
+    common: tuple[Interception, Recorder], varying: AskedSizes, asked: SizesToRead | None, reads: ReadsSizes | None
+) -> SizeSymbols:
+    """What makes the symbols of a trace: of sizes that are known before a run, or `asked` of what `reads` them.
+
+    Where nothing does, they are this call's numbers.
+    """
+    if asked is None:
+        return SizeSymbols(*common, varying)
+    return SizeSymbols(*common, AskedSizes()) if reads is None else ReadSizeSymbols(*common, varying, asked, reads)

@@ -267,15 +267,21 @@ def is_same(free: Traced, fixed: Traced, *, drawn: bool = False) -> bool:
 
     With `drawn` numbers that were drawn are written in too.
     """
-    numbers = {entry.value: entry.number for entry in free.numbers if drawn or not isinstance(entry.later, Draw)}
+    numbers = numbers_of_both(free, fixed, drawn=drawn)
     pairs = [(free.graph, fixed.graph)]
     if free.gradient is not None and fixed.gradient is not None:
         pairs.append((free.gradient.graph, fixed.gradient.graph))
     return (
         (free.gradient is None) == (fixed.gradient is None)
-        and all(same_graph(bind_numbers(left, numbers), right) for left, right in pairs)
+        and all(same_graph(bind_numbers(left, numbers), bind_numbers(right, numbers)) for left, right in pairs)
         and leave_the_same(free, fixed)
     )
+
+
+def numbers_of_both(free: Traced, fixed: Traced, *, drawn: bool) -> dict[Value, float]:
+    """Today's numbers of two programs: what is free in both has to be written into both."""
+    entries = (*free.numbers, *fixed.numbers)
+    return {entry.value: entry.number for entry in entries if drawn or not isinstance(entry.later, Draw)}
 
 
 def leave_the_same(free: Traced, fixed: Traced) -> bool:

@@ -34,6 +34,7 @@ from weft.trace.interception.capture import (
     is_transformed,
     kind_of,
     lambda_text,
+    lie_alike_today,
     outside_tracing,
     storage_key,
     tree_flatten,
@@ -88,7 +89,7 @@ from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import row_by_rule, stays_in_place
 from weft.trace.results.result_types import stand_ins
 from weft.trace.results.symbol_rules import result_by_symbols
-from weft.trace.size_symbols import SizeSymbols, TracedSize
+from weft.trace.size_symbols import TracedSize, size_symbols
 from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -143,8 +144,7 @@ class Tracer:
         self.request = request
         self.recorder = Recorder(self._adopt, self.place, self._results)
         self.recorder.derive = self._derive
-        self.interception = Interception(self, alike=bool(request.sizes.dimensions))
-        self.trace = Trace()
+        self.interception = Interception(self, alike=bool(request.sizes.dimensions) and request.sizes_read is None)
         self.copies = ArgumentCopies((), {}, ((), ()), {})
         self.result: Any = None
         self.of_calls = OfCalls()
@@ -154,12 +154,9 @@ class Tracer:
         self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
         self.facts = TensorFacts(request.state.slot, partial(self.interception.empty, NO_ELEMENTS))
-        self._known = TraceConstants()
-        self._in_backward = False
+        self._known, self._in_backward = TraceConstants(), False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
-        self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
-        self.trace.sizes = self.sizes.found
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
@@ -169,6 +166,9 @@ class Tracer:
         self.handles = False  # an operator that may raise is called where the code would raise something else
         self.printed = Printed(request.decides, has_decided=request.prints_each_time)
         self.reads = ReadValues(self, request.reads, request.decided) if request.decides else None
+        reads = self.reads if request.reads and request.finds_sizes else None
+        self.sizes = size_symbols((self.interception, self.recorder), request.sizes, request.sizes_read, reads)
+        self.trace = Trace(sizes=self.sizes.found)
         self._packed = PackedSequences(self.interception.empty, self._elements, self.reads, alone=request.alone)
         self.expected = ExpectedAnswers(self.recorder, request.expected, self.place) if request.expected else None
 
@@ -176,9 +176,12 @@ class Tracer:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         flat = FlatArguments(self.request.arguments, self.request.keywords, self.request.apart)
         self.sizes.start(leaves := flat.leaves)
-        self._stand_in_for(leaves)
+        for position in sorted(self.request.numbers - self.request.sizes.dimensions.keys()):
+            leaves[position] = self._add_number(leaves[position], position)  # before what a run reads
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
+        self._stand_in_for(leaves)
+        self.sizes.read()
         own = self.request.state.homes
         self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, (leaves, flat.objects), own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
@@ -226,8 +229,6 @@ class Tracer:
                 leaves[position] = self._drawn.stand_in(leaf)
             elif position in self.request.sizes.dimensions:
                 leaves[position] = self.sizes.of((leaf,), position, self._argument_name(position))[0]
-            elif position in self.request.numbers:
-                leaves[position] = self._add_number(leaf, position)
 
     def give(self, apart: TakenApart) -> None:
         """Take the result apart."""
@@ -318,8 +319,7 @@ class Tracer:
         return stand_in
 
     def _add_draw(self, draw: Draw, number: float) -> Any:
-        written = self._written
-        return self.add_later(draw, number, draw.method) if written is None else next(written, number)
+        return self.add_later(draw, number, draw.method) if self._written is None else next(self._written, number)
 
     def add_later(self, later: Draw | NumberRead, number: float, name: str, expression: Any = None) -> Any:
         """Add a number that is there just before a run, or in it; with an `expression`, it is computed of others."""
@@ -454,7 +454,7 @@ class Tracer:
                 refuse("memory replaced", None)
             if entry.leaf.is_leaf and entry.leaf.grad is not None:
                 refuse("backward inside", None)
-            if kind_of(entry.stand_in) != entry.value.type:
+            if kind_of(entry.stand_in) != entry.value.type and not lie_alike_today(entry.stand_in, entry.tensor):
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
         for memory in self.recorder.memories.values():

@@ -326,11 +326,11 @@ class Interception:
             self._hints[symbol] = largest
         return self._symbols[largest]
 
-    def found_size(self, number: int, largest: int, name: str) -> Any:
+    def found_size(self, number: int, least: int, largest: int, name: str) -> Any:
         """A size that an operator has found out, as a symbol: it may be another one, up to the largest."""
         source = _SizeSource(name)
         symbol = self._shapes.create_symbol(number, source, dynamic_dim=DimDynamic.DYNAMIC)
-        self._shapes.var_to_range[symbol] = ValueRanges(1, largest)
+        self._shapes.var_to_range[symbol] = ValueRanges(least, largest)
         self._hints[symbol] = number
         return self._shapes.create_symintnode(symbol, hint=number, source=source)
 
@@ -513,6 +513,11 @@ def extent_of(size: Any) -> int:
     return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
 
 
+def is_made_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether sizes are among what a number is made of."""
+    return not number.node.expr.free_symbols.isdisjoint(number.node.shape_env.sizes)
+
+
 def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:
     """Write a Python function that computes an expression of numbers from the values of symbols."""
     return f"lambda {', '.join(map(str, symbols))}: {_ExactPrinter().doprint(expression)}"
@@ -564,6 +569,14 @@ def is_stand_in(value: object) -> bool:
 def hint_of(number: Any) -> Any:
     """The number that a symbol stands for today; that it was asked decides nothing."""
     return number.node.hint if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
+
+
+def lie_alike_today(stand_in: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a stand-in of sizes that vary has those of a tensor today, though some have turned out to be numbers."""
+    if not (isinstance(stand_in, FakeTensor) and stand_in._has_symbolic_sizes_strides):
+        return False
+    pairs = ((stand_in.shape, tensor.shape), (stand_in.stride(), tensor.stride()))
+    return all(tuple(map(hint_of, ours)) == tuple(theirs) for ours, theirs in pairs)
 
 
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:

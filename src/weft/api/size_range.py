@@ -1,0 +1,124 @@
+"""Say which calls of a kind have sizes within a range: those of one program, or of paths that read their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.ir.types import row_major
+from weft.trace.request import Request
+from weft.trace.signature import Key
+from weft.trace.size_symbols import AskedSizes, SizesToRead
+from weft.trace.size_ties import Group, SizeSpot, SizeTie
+
+SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
+Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
+Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
+Ties = Mapping[SizeSpot, SizeTie]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpan:
+    """The sizes that a dimension may have, in the place of one in a signature."""
+
+    least: int
+    most: int
+
+    def __repr__(self) -> str:
+        return f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeRange:
+    """What the sizes of a call must be like."""
+
+    tops: Shapes
+    strides: Mapping[int, tuple[int, ...]]  # of tensors of which no size varies
+    varying: Sizes
+    alike: tuple[Group, ...]  # places that must have the same size
+    ties: Ties  # sizes that must be made of others
+
+    def takes(self, leaves: Sequence[Any]) -> bool:
+        """Whether the sizes of a call of the kind are in range."""
+        return self._are_in_range(leaves) and self._agree(leaves)
+
+    def _are_in_range(self, leaves: Sequence[Any]) -> bool:
+        for position, top in self.tops.items():
+            leaf, dimensions = leaves[position], self.varying.get(position)
+            shape = shape_of(leaf)
+            if dimensions is None:
+                if shape != top or (position in self.strides and leaf.stride() != self.strides[position]):
+                    return False
+                continue
+            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
+                if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
+                    return False
+            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(tuple(shape)):
+                return False
+        return True
+
+    def _agree(self, leaves: Sequence[Any]) -> bool:
+        """Whether sizes that are to be the same, or made of others, are so."""
+
+        def size_of(spot: SizeSpot) -> int:
+            return shape_of(leaves[spot[0]])[spot[1]]
+
+        for first, *others in self.alike:
+            if any(size_of(other) != size_of(first) for other in others):
+                return False
+        return all(size_of(spot) == tie.size(size_of) for spot, tie in self.ties.items())
+
+    @property
+    def volume(self) -> int:
+        """How large its sizes are, compared with other ranges of the kind."""
+        found = 1
+        for place, dimensions in self.varying.items():
+            for dimension in dimensions:
+                found *= self.tops[place][dimension]
+        return found
+
+    def asked(self, request: Request) -> Request:
+        """The same request for a path that reads the sizes: of those that are the same, one."""
+        spots = [(place, at) for place, some in sorted(self.varying.items()) for at in sorted(some)]
+        first = {spot: spot for spot in spots} | {spot: group[0] for group in self.alike for spot in group}
+        largest = {(place, at): self.tops[place][at] for place, at in spots}
+        asked = AskedSizes(self.varying, self.ties)
+        return replace(request, sizes=asked, sizes_read=SizesToRead(first, largest))
+
+    def key_of(self, key: Key) -> Key:
+        """The signature that all calls in range share, for one of such a call."""
+        structure, leaves, *others = key
+        return (structure, tuple(self._any(place, leaf) for place, leaf in enumerate(leaves)), *others)
+
+    def _any(self, place: int, leaf: Key) -> Key:
+        some = self.varying.get(place)
+        if not some:
+            return leaf
+        shape = tuple(SizeSpan(SMALLEST, size) if at in some else size for at, size in enumerate(self.tops[place]))
+        return (*leaf[:2], shape, "rows", *leaf[4:])
+
+    def describe(self, arguments: Sequence[str], names: Mapping[SizeSpot, str]) -> str:
+        """Say which sizes it takes; `arguments` are the names of the leaves, `names` those that users gave to sizes."""
+        spots: dict[SizeSpot, list[SizeSpot]] = {}
+        for place, at in ((place, at) for place, some in sorted(self.varying.items()) for at in sorted(some)):
+            if (place, at) in self.ties:
+                continue  # it follows from others
+            group = next((group for group in self.alike if (place, at) in group), ((place, at),))
+            spots.setdefault(group[0], []).append((place, at))
+        found = []
+        for first, members in spots.items():
+            where = ", ".join(f"dim {at} of {arguments[place]}" for place, at in members)
+            sizes = f"{SizeSpan(SMALLEST, self.tops[first[0]][first[1]])} in {where}"
+            name = names.get(first)
+            found.append(
+                sizes if name is None else f"{name} {SizeSpan(SMALLEST, self.tops[first[0]][first[1]])} ({where})"
+            )
+        return "; ".join(found)
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """The sizes of a tensor; a whole number is one, as where code counts how long a cache is."""
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (leaf,)
