@@ -28,12 +28,12 @@ from weft.trace.interception.capture import (
     dress_result,
     extent_of,
     hint_of,
-    is_made_of_sizes,
     is_stand_in,
     kind_of,
     storage_key,
 )
 from weft.trace.interception.refusals import refusal, refuse
+from weft.trace.interception.size_expressions import is_made_of_sizes
 from weft.trace.memory import PathEntry, TensorState, TensorTable, TracedMemory, fill
 
 LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))

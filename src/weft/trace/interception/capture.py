@@ -513,11 +513,6 @@ def extent_of(size: Any) -> int:
     return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
 
 
-def is_made_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:
-    """Whether sizes are among what a number is made of."""
-    return not number.node.expr.free_symbols.isdisjoint(number.node.shape_env.sizes)
-
-
 def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:
     """Write a Python function that computes an expression of numbers from the values of symbols."""
     return f"lambda {', '.join(map(str, symbols))}: {_ExactPrinter().doprint(expression)}"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
+import torch
+
 from weft.ir.extents import FixedSizeError, Polynomial
 from weft.ir.graph import Value
 
@@ -117,3 +119,8 @@ def polynomial_of(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
         if quotient is not None:
             return quotient
     raise FixedSizeError(f"a size is {expression}")
+
+
+def is_made_of_sizes(number: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether sizes are among what a number is made of."""
+    return not number.node.expr.free_symbols.isdisjoint(number.node.shape_env.sizes)
