@@ -26,6 +26,7 @@ from weft.plan.form.plan import KernelCall, Lane, Location, Plan, Run, Wait
 
 LEAST_BYTES = 4096  # smaller intermediates are left where they are: they would save next to nothing
 MOST_MOVED = 256
+LEAST_SAVED = 64 * 1024  # bytes above what is in use at once that are worth trying for: it takes as long as fusing
 
 
 def borrow_outputs(plan: Plan, early: Early | None = None, *, least: int = LEAST_BYTES) -> Plan:
@@ -172,7 +173,7 @@ def place(plan: Plan, early: Early | None = None) -> Plan:
     offsets = [0] * len(lives.sizes)
     arena_bytes = 0
     if lives.used.size:
-        found, arena_bytes = fit(_buffers(lives), _sequences(lives), live_bytes(plan))
+        found, arena_bytes = fit(_buffers(lives), _sequences(lives), live_bytes(plan) + LEAST_SAVED)
         for index, offset in found.items():
             offsets[index] = offset
     return replace(plan, offsets=tuple(offsets), arena_bytes=arena_bytes)
@@ -267,7 +268,7 @@ class Buffers:
 
 
 def fit(buffers: Buffers, sequences: Sequence[Sequence[int]], least: int) -> tuple[dict[int, int], int]:
-    """Place buffers, trying some sequences first, and give their offsets and where they end; never below `least`."""
+    """Place buffers, trying some sequences first, and give their offsets and where they end; `least` is good enough."""
     tries = [_placed(buffers, sequence) for sequence in sequences]
     best, sequence = min(zip(tries, sequences, strict=True), key=lambda one: one[0][1])
     looks = sum(map(len, buffers.apart.values()))
