@@ -38,7 +38,7 @@ def test_only_what_is_heard_is_told() -> None:
         outer()
         with heard():
             outer()
-            unheard(outer)()
+            unheard(outer)
             inner()
         outer()
     with heard():
@@ -53,7 +53,7 @@ def test_two_hear_at_once_and_neither_hears_what_is_unheard() -> None:
         outer()
         with heard():
             outer()
-            unheard(inner)()
+            unheard(inner)
     assert [[name for name in notes if name in ("inner", "outer")] for notes in (one, other)] == [
         ["outer", "inner"],
         ["outer", "inner"] * 2,
@@ -66,7 +66,7 @@ def test_a_persons_own_profiler_hears_all_and_stays() -> None:
     sys.setprofile(hear)
     try:
         with noted_by(called(others)):
-            unheard(outer)()
+            unheard(outer)
         assert sys.getprofile() is hear
     finally:
         sys.setprofile(None)

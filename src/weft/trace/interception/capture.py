@@ -121,11 +121,7 @@ class _OperatorMode(OpenMode):
         # What C++ calls by itself (`Function.apply` of what it gives back) comes here with the other mode still on.
         self.packs = self.packs or saves_by_hooks()
         with torch._C.DisableTorchFunction():
-            return self._report(func, args, keywords)
-
-    @unheard  # below operators there is no code of the user's
-    def _report(self, func: Operator, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        return self.listener.on_operator(func, args, keywords)
+            return unheard(self.listener.on_operator, func, args, keywords)
 
 
 class _HiddenOperatorMode(_OperatorMode):

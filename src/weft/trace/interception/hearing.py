@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from cProfile import Profile as Profiler
-from functools import wraps
 from types import FrameType
 from typing import Any, TypeVar
 
 Hear = Callable[[FrameType, str, Any], None]
-Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 MARK = "hears_for_weft"  # of profilers that are taken away where nothing is to be heard; a person's own stays
 
 _wanted: ContextVar[Hear | None] = ContextVar("_wanted", default=None)
@@ -58,21 +57,16 @@ def noted_by(hear: Hear) -> Iterator[None]:
         _put_back(before)
 
 
-def unheard(function: Function) -> Function:
-    """Let nobody of Weft's hear what a function does."""
-
-    @wraps(function)
-    def run(*arguments: Any, **keywords: Any) -> Any:
-        profiler = sys.getprofile()
-        if not hasattr(profiler, MARK):
-            return function(*arguments, **keywords)
-        sys.setprofile(None)
-        try:
-            return function(*arguments, **keywords)
-        finally:
-            sys.setprofile(profiler)
-
-    return run  # type: ignore[return-value]
+def unheard(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function of which nobody of Weft's is to hear what it does."""
+    profiler = sys.getprofile()
+    if not hasattr(profiler, MARK):
+        return function(*arguments)
+    sys.setprofile(None)
+    try:
+        return function(*arguments)
+    finally:
+        sys.setprofile(profiler)
 
 
 def _put_back(profiler: Any) -> None:
