@@ -146,6 +146,48 @@ def test_a_block_is_one_program_for_arrays_of_both_kinds() -> None:
     np.testing.assert_allclose(after.asnumpy(), before.asnumpy(), rtol=1e-6)
 
 
+def test_what_numpy_computes_waits_and_says_where_it_has_no_gradient() -> None:
+    x = mnp.array(A)
+    assert mnp.allclose(x, A)
+    assert mnp.searchsorted(mnp.array([1.0, 2.0]), 1.5) == 1
+    np.testing.assert_allclose(mnp.percentile(x, mnp.array([10, 90])).asnumpy(), np.percentile(A, [10, 90]), rtol=1e-6)
+    np.testing.assert_allclose(mnp.linalg.qr(x)[1].asnumpy(), np.linalg.qr(A)[1], rtol=1e-5)
+    x.attach_grad()
+    with autograd.record():
+        assert not mnp.allclose(x, x + 1)
+        with pytest.raises(mx.MXNetError, match=r"np.percentile.*no gradient.*autograd.pause"):
+            mnp.percentile(x, [10, 90])
+        y = (mnp.pad(x, ((0, 0), (1, 2)), mode="edge") * mnp.pad(x * 0 + 1, ((0, 0), (1, 2)))).sum()
+        y = y + mnp.diff(x, axis=1).sum() + mnp.append(x, [5.0]).sum() + mnp.hsplit(x, 3)[2].sum()
+    y.backward()
+    np.testing.assert_allclose(x.grad.asnumpy(), [[1, 2, 4], [1, 2, 4]])
+
+
+def test_indices_and_copies_have_the_forms_of_numpys() -> None:
+    x, place = mnp.array(A), mnp.array(1, dtype="int32")
+    x[:, place] = 7
+    assert x[place, place].item() == 7
+    assert x[:, place].shape == (2,)
+    assert type(x.copyto(mx.cpu(1))) is type(x.as_in_ctx(mx.cpu(1))) is mnp.ndarray
+    np.testing.assert_array_equal(x.clip(min=0).asnumpy(), x.clip(0, 100).asnumpy())
+    y = x.reshape(-1)
+    y[0] = 50
+    assert x[0, 0].item() == 1.5
+
+
+def test_random_numbers_of_many_distributions_have_their_means() -> None:
+    draw = mnp.random
+    means = {
+        "lognormal": np.exp(0.5), "gumbel": 0.5772, "logistic": 0.0, "rayleigh": 1.2533, "exponential": 1.0,
+    }  # fmt: skip
+    for name, mean in means.items():
+        assert float(getattr(draw, name)(size=(40000,)).mean()) == pytest.approx(mean, abs=0.06), name
+    for name, mean in {"weibull": 0.8862, "pareto": 1.0, "power": 2 / 3}.items():
+        assert float(getattr(draw, name)(2.0, size=(40000,)).mean()) == pytest.approx(mean, abs=0.06), name
+    lines = draw.multivariate_normal(mnp.array([1.0, -1.0]), mnp.array([[2.0, 1.0], [1.0, 2.0]]), size=(20000,))
+    np.testing.assert_allclose(np.cov(lines.asnumpy().T), [[2, 1], [1, 2]], atol=0.1)
+
+
 def test_random_numbers_are_those_that_were_asked_for() -> None:
     mx.random.seed(3)
     one = mnp.random.normal(2.0, 0.5, (2000,))

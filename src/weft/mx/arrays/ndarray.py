@@ -171,7 +171,7 @@ class NDArray(Handle):
             if other.shape != self._shape:
                 raise MXNetError(f"copyto: shapes differ, {self._shape} and {other.shape}")
             return invoke(_COPY, "_copyto", None, [self], [other])[0]
-        target = empty(self._shape, other, self._dtype)
+        target = self.part_class(empty(self._shape, other, self._dtype)._chunk, self._shape, self._dtype)
         return invoke(_COPY, "_copyto", None, [self], [target])[0]
 
     def as_in_context(self, context: Context) -> NDArray:

@@ -10,19 +10,21 @@ from weft.mx.numpy import linalg, random
 from weft.mx.numpy.array import NumpyNDArray as ndarray
 from weft.mx.numpy.array import array
 from weft.mx.numpy.extension import npx
+from weft.mx.numpy.fallbacks import FALLBACKS
 from weft.mx.numpy.functions import FUNCTIONS
 from weft.mx.numpy.makers import MAKERS
 
 TYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool_")
 NUMBERS = ("pi", "e", "inf", "nan", "newaxis")
 
+globals().update(FALLBACKS)
 globals().update(FUNCTIONS)
 globals().update(MAKERS)
 globals().update({name: getattr(np, name) for name in (*TYPES, *NUMBERS)})
 bool = np.bool_
 vars(nd).update(np=sys.modules[__name__], npx=npx)  # blocks are given `F`, and say `F.np.exp`
 
-__all__ = ["array", "linalg", "ndarray", "random", *FUNCTIONS, *MAKERS, *TYPES, *NUMBERS]  # noqa: PLE0604  # of tables
+__all__ = ["array", "linalg", "ndarray", "random", *FALLBACKS, *FUNCTIONS, *MAKERS, *TYPES, *NUMBERS]  # noqa: PLE0604  # of tables
 
 
 def __getattr__(name: str) -> Any:

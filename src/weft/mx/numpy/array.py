@@ -100,11 +100,13 @@ class NumpyNDArray(NDArray):
         return array, (self.asnumpy(),)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, (bool, np.bool_)):
-            raise TypeError("np does not take True or False as an index here")
+        key = _plain_key(key)
         found = super().__getitem__(key)
         index = read_index(key, self._shape, is_array)
         return part_of(found, ()) if all(isinstance(part, int) for part in index.parts) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(_plain_key(key), value)
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
         """A copy with other sizes, of which one may be -1."""
@@ -143,6 +145,15 @@ ARRAY.append(NumpyNDArray)
 NumpyNDArray.part_class = NumpyNDArray
 NumpyNDArray.__name__ = NumpyNDArray.__qualname__ = "ndarray"  # as programs show it
 NumpyNDArray.__module__ = "mxnet.numpy"
+
+
+def _plain_key(key: Any) -> Any:
+    """An index with numbers in the place of arrays without axes: waits for those."""
+    if isinstance(key, tuple):
+        return tuple(_plain_key(part) for part in key)
+    if isinstance(key, (bool, np.bool_)):
+        raise TypeError("np does not take True or False as an index here")
+    return int(key) if isinstance(key, NDArray) and key.ndim == 0 else key
 
 
 def _of_kind(kind: type[NDArray], source: NDArray) -> NDArray:

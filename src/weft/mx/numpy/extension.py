@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from weft.mx.arrays import nd
 from weft.mx.arrays.array_file import load, save
 from weft.mx.arrays.frontend import PAIRS, Frontend, apply_pair
@@ -87,7 +89,13 @@ def load_arrays(file: Any) -> Any:
     return [each.as_np_ndarray() for each in found]
 
 
+def nonzero(a: Any) -> Any:
+    """Where elements are not 0, a line of places for each: waits for them."""
+    return array(np.argwhere(a.asnumpy()))
+
+
 OWN: dict[str, Any] = {
+    "nonzero": nonzero,
     "Context": Context, "cpu": cpu, "cpu_pinned": cpu_pinned, "current_context": current_context, "gpu": gpu,
     "from_numpy": from_numpy, "is_np_array": is_np_array, "is_np_shape": is_np_shape, "load": load_arrays,
     "np_array": np_array, "np_shape": np_shape, "num_gpus": num_gpus, "reset_np": reset_np, "save": save_arrays,

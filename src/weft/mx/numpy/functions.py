@@ -207,7 +207,8 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 }
 for _name, _compute in REDUCTIONS.items():
     _row(_name, _reduction(_compute), method=True)
-FUNCTIONS |= {"amax": FUNCTIONS["max"], "amin": FUNCTIONS["min"]}
+FUNCTIONS |= {"amax": FUNCTIONS["max"], "amin": FUNCTIONS["min"], "alltrue": FUNCTIONS["all"]}
+FUNCTIONS |= {"sometrue": FUNCTIONS["any"], "product": FUNCTIONS["prod"], "invert": FUNCTIONS["bitwise_not"]}
 
 
 def _place(compute: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -361,7 +362,6 @@ _simple(_repeated, "repeat", repeats=1, axis=None, method=True)
 _simple(lambda x, reps: torch.tile(x, _listed(reps)), "tile", reps=1, method=True)
 _simple(_rolled, "roll", shift=0, axis=None)
 _simple(lambda x: x.reshape(-1), "ravel", method=True)
-_simple(_clipped, "clip", a_min=None, a_max=None, method=True)
 _simple(_sorted, "sort", axis=-1, method=True)
 _simple(_sorted_places, "argsort", axis=-1, method=True)
 _simple(_rounded, "round", "around", "round_", decimals=0, method=True)
@@ -374,17 +374,68 @@ _simple(torch.diagflat, "diagflat", k=0)
 _simple(torch.trace, "trace")
 _simple(torch.atleast_1d, "atleast_1d")
 _simple(torch.atleast_2d, "atleast_2d")
-_simple(torch.zeros_like, "zeros_like")
+_simple(torch.atleast_3d, "atleast_3d")
+_simple(torch.fliplr, "fliplr")
+_simple(torch.flipud, "flipud")
+_simple(torch.rot90, "rot90", k=1, axes=(0, 1))
+_simple(torch.zeros_like, "zeros_like", "empty_like")
 _simple(torch.ones_like, "ones_like")
 _simple(torch.full_like, "full_like", fill_value=0)
 _simple(lambda x: x.clone(), "copy")
 _simple(torch.nan_to_num, "nan_to_num")
 
 
+@_function("clip", method=True)
+def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, **ends: Any) -> Any:
+    """Elements that are cut off below and above; the method's `min` and `max` are the same."""
+    low, high = ends.pop("min", a_min), ends.pop("max", a_max)
+    if ends:
+        raise TypeError(f"clip() got an unexpected argument {', '.join(sorted(ends))}")
+    return into(out, run(_clipped, taken(a), low, high))
+
+
 @_function("flip")
 def flip(m: Any, axis: Axes = None) -> Any:
     """Turn axes round."""
     return run(_turned, taken(m), _hashable(axis))
+
+
+@_function("diff")
+def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+    """Differences of neighbours."""
+    return run(_differences, taken(a), n, axis)
+
+
+def _differences(x: Tensor, n: int, axis: int) -> Tensor:
+    return torch.diff(x, n, axis)
+
+
+@_function("append")
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """An array with more behind it."""
+    x = taken(arr)
+    return FUNCTIONS["concatenate"]([x, taken(values, x)], axis=axis)
+
+
+@_function("pad")
+def pad(x: Any, pad_width: Any, mode: str = "constant", **given: Any) -> Any:
+    """An array with a border around it."""
+    source = taken(x)
+    widths = np.broadcast_to(np.asarray(_hashable(pad_width)), (source.ndim, 2))
+    border: Any = np.pad
+    places = [border(np.arange(size), tuple(width), mode=mode) if mode != "constant" else None
+              for size, width in zip(source.shape, widths, strict=True)]  # fmt: skip
+    if mode == "constant":
+        return run(_bordered, source, tuple(int(each) for each in widths[::-1].reshape(-1)), *given.values())
+    if given:
+        raise TypeError(f"pad(mode={mode!r}) got an unexpected argument {', '.join(given)}")
+    for axis, line in enumerate(places):
+        source = take(source, array(line, dtype=np.int64), axis=axis)
+    return source
+
+
+def _bordered(x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
+    return torch.nn.functional.pad(x, list(widths), value=value)
 
 
 def flatten(self: Any, order: str = "C") -> Any:
@@ -433,7 +484,7 @@ def _concatenated(tensors: Sequence[Tensor], axis: int | None) -> Tensor:
 
 _joined(_concatenated, "concatenate", axis=0)
 _joined(lambda tensors, axis: torch.stack(list(tensors), axis), "stack", axis=0)
-_joined(lambda tensors: torch.vstack(list(tensors)), "vstack")
+_joined(lambda tensors: torch.vstack(list(tensors)), "vstack", "row_stack")
 _joined(lambda tensors: torch.hstack(list(tensors)), "hstack")
 _joined(lambda tensors: torch.dstack(list(tensors)), "dstack")
 _joined(lambda tensors: torch.column_stack(list(tensors)), "column_stack")
@@ -467,6 +518,20 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     each, more = divmod(x.shape[axis], indices_or_sections)
     ends = np.cumsum([each + (place < more) for place in range(indices_or_sections)])[:-1].tolist()
     return _pieces(x, ends, axis)
+
+
+def _split_along(name: str, axis: int) -> None:
+    def function(ary: Any, indices_or_sections: Any) -> list[Any]:
+        x = taken(ary)
+        found: list[Any] = split(x, indices_or_sections, axis if x.ndim > 1 else 0)
+        return found
+
+    _row(name, function)
+
+
+_split_along("vsplit", 0)
+_split_along("hsplit", 1)
+_split_along("dsplit", 2)
 
 
 @_function("dot", method=True)

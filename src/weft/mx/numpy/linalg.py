@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from weft.mx.numpy.array import run, taken
+from weft.mx.numpy.fallbacks import OF_LINALG, by_numpy
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -75,3 +77,6 @@ def svd(a: Any) -> Any:
 
 def _svd(x: Tensor) -> Any:
     return tuple(torch.linalg.svd(x, full_matrices=False))
+
+
+globals().update(by_numpy(OF_LINALG, np.linalg))

@@ -83,6 +83,14 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None, ctx: Contex
     return _made(np.tri(N, M, k), dtype, ctx)
 
 
+def _window(name: str) -> Callable[..., Any]:
+    def make(M: int, dtype: Any = None, ctx: Context | None = None) -> Any:
+        return _made(getattr(np, name)(M), dtype, ctx)
+
+    make.__doc__ = f"The window `{name}`."
+    return make
+
+
 MAKERS: dict[str, Callable[..., Any]] = {
     "zeros": zeros,
     "ones": ones,
@@ -94,4 +102,5 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "eye": eye,
     "identity": identity,
     "tri": tri,
+    **{name: _window(name) for name in ("blackman", "hamming", "hanning")},
 }

@@ -9,7 +9,9 @@ import numpy as np
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.base.context import Context
+from weft.mx.numpy import linalg
 from weft.mx.numpy.array import array, as_numpy, taken
+from weft.mx.numpy.functions import dot
 
 seed = nd.random.seed
 
@@ -137,3 +139,52 @@ def multinomial(n: int, pvals: Any, size: Any = None) -> Any:
     drawn = choice(len(chances), size=(*sizes, int(n)), p=chances)
     outcomes = array(np.arange(len(chances)), dtype=np.int64)
     return (drawn.reshape(*sizes, int(n), 1) == outcomes).sum(len(sizes))
+
+
+def lognormal(mean: Any = 0.0, sigma: Any = 1.0, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers whose logarithms are of a normal distribution."""
+    return normal(mean, sigma, size, ctx=ctx).exp()
+
+
+def _inverse(size: Any, ctx: Context | None, *parameters: Any) -> Any:
+    """Numbers between 0 and 1, neither of them among them, to be put into the inverse of a distribution's function."""
+    return uniform(1e-7, 1 - 1e-7, _sizes(size, *parameters), ctx=ctx)
+
+
+def gumbel(loc: Any = 0.0, scale: Any = 1.0, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers of Gumbel's distribution."""
+    return -(-(_inverse(size, ctx, loc, scale).log())).log() * scale + loc
+
+
+def logistic(loc: Any = 0.0, scale: Any = 1.0, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers of a logistic distribution."""
+    drawn = _inverse(size, ctx, loc, scale)
+    return (drawn / (1 - drawn)).log() * scale + loc
+
+
+def rayleigh(scale: Any = 1.0, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers of Rayleigh's distribution."""
+    return (_inverse(size, ctx, scale).log() * -2).sqrt() * scale
+
+
+def weibull(a: Any, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers of Weibull's distribution."""
+    return (-(_inverse(size, ctx, a).log())) ** (1 / a)
+
+
+def pareto(a: Any, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers of a Pareto distribution that begins at 0."""
+    return _inverse(size, ctx, a) ** (-1 / a) - 1
+
+
+def power(a: Any, size: Any = None, ctx: Context | None = None) -> Any:
+    """Numbers from 0 to 1, large ones more often."""
+    return _inverse(size, ctx, a) ** (1 / a)
+
+
+def multivariate_normal(mean: Any, cov: Any, size: Any = None, ctx: Context | None = None) -> Any:
+    """Lines of numbers of a normal distribution with these means and covariances."""
+    centre = taken(mean)
+    sizes = _sizes(size) if size is not None else ()
+    drawn = normal(size=(*sizes, len(centre)), ctx=ctx)
+    return dot(drawn, linalg.cholesky(cov).T) + centre
