@@ -188,6 +188,29 @@ def test_random_numbers_of_many_distributions_have_their_means() -> None:
     np.testing.assert_allclose(np.cov(lines.asnumpy().T), [[2, 1], [1, 2]], atol=0.1)
 
 
+def test_functions_with_gradients_of_the_users_take_and_give_such_arrays() -> None:
+    kinds = []
+
+    class Exponential(autograd.Function):
+        def forward(self, x: Any) -> Any:
+            self.save_for_backward(x)
+            return mnp.exp(x)
+
+        def backward(self, slope: Any) -> Any:
+            (x,) = self.saved_tensors
+            kinds.append((type(slope), type(x)))
+            return slope * mnp.exp(x)
+
+    x = mnp.array(B)
+    x.attach_grad()
+    with autograd.record():
+        y = Exponential()(x)
+    y.backward()
+    assert type(y) is mnp.ndarray
+    np.testing.assert_allclose(x.grad.asnumpy(), np.exp(B), rtol=1e-6)
+    assert kinds == [(mnp.ndarray, mnp.ndarray)]
+
+
 def test_random_numbers_are_those_that_were_asked_for() -> None:
     mx.random.seed(3)
     one = mnp.random.normal(2.0, 0.5, (2000,))

@@ -16,6 +16,7 @@ from weft.mx.arrays.handle import Chunk
 from weft.mx.arrays.ndarray import NDArray, ready
 from weft.mx.arrays.tape import TapeNode, Variable, entry_to_record, modes
 from weft.mx.base.context import Context
+from weft.mx.base.numpy_mode import is_np_array
 
 __all__ = [
     "Function",
@@ -168,7 +169,7 @@ class Function:
             return outputs
         given = _listed(outputs)
         node = TapeNode(parents)
-        made = [NDArray(Chunk(array.context), array.shape, array._dtype) for array in given]
+        made = [array.part_class(Chunk(array.context), array.shape, array._dtype) for array in given]
         node.versions = (0,) * len(made)
         for place, array in enumerate(made):
             array.entry = (node, place)
@@ -192,7 +193,7 @@ class Function:
 
 def _as_now(array: NDArray) -> NDArray:
     """An array of the elements that another has now, for a `backward` that reads them after it was written."""
-    made = NDArray(Chunk(array.context), array.shape, array._dtype)
+    made = array.part_class(Chunk(array.context), array.shape, array._dtype)
     queue.push(lambda: made.write(array.shared(), aliased=True), [array.order], [made.order], "an input as it is now")
     return made
 
@@ -210,6 +211,7 @@ class _Given(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         arrays = [ready(grad.contiguous(), context) for grad, context in zip(grads, ctx.contexts, strict=True)]
+        arrays = [array.as_np_ndarray() for array in arrays] if is_np_array() else arrays
         with _Scope(False, None):
             found = _listed(ctx.function.backward(*arrays))
         for array in found:

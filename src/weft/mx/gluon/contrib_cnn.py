@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.mx.gluon.block import HybridBlock
 from weft.mx.gluon.nn import Activation
+from weft.mx.gluon.parameter import shown_size
 
 __all__ = ["DeformableConvolution", "ModulatedDeformableConvolution"]
 
@@ -101,7 +102,7 @@ class DeformableConvolution(HybridBlock):
 
     def __repr__(self) -> str:
         given, shape = self._given, self.deformable_conv_weight.shape  # type: ignore[attr-defined]
-        text = f"{type(self).__name__}({shape[1] or None} -> {shape[0]}, kernel_size={given['kernel']}"
+        text = f"{type(self).__name__}({shown_size(shape[1])} -> {shape[0]}, kernel_size={given['kernel']}"
         text += f", stride={given['stride']}"
         text += f", padding={given['pad']}" if given["pad"] != (0, 0) else ""
         text += f", dilation={given['dilate']}" if given["dilate"] != (1, 1) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.mx.arrays.ndarray import NDArray
+from weft.mx.gluon.parameter import shown_size
 from weft.mx.gluon.rnn import (
     BidirectionalCell,
     GatedCell,
@@ -89,7 +90,7 @@ class _ConvolutionCell(GatedCell):
     def _shown(self) -> str:
         shape = self._reg_params["i2h_weight"].shape or (0, 0)
         width = shape[1 if self.channels == 1 else -1]
-        return f"{width or None} -> {shape[0]}, {self._activation}, {self._layout}"
+        return f"{shown_size(width)} -> {shape[0]}, {self._activation}, {self._layout}"
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         """The sizes of the states."""

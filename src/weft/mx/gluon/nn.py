@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.mx.arrays import nd
 from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock, shown_block
+from weft.mx.gluon.parameter import shown_size
 from weft.mx.symbols import sym
 
 __all__ = ["Block", "HybridBlock", "SymbolBlock"]
@@ -123,7 +124,7 @@ class Dense(HybridBlock):
 
     def __repr__(self) -> str:
         units, width = self.weight.shape or (0, 0)
-        return f"Dense({width or None} -> {units}, {self.act or 'linear'})"
+        return f"Dense({shown_size(width)} -> {units}, {self.act or 'linear'})"
 
 
 class Dropout(HybridBlock):
@@ -192,7 +193,7 @@ class BatchNorm(HybridBlock):
 
     def __repr__(self) -> str:
         content = ", ".join(f"{key}={value}" for key, value in self._given.items())
-        return f"{type(self).__name__}({content}, in_channels={self.gamma.shape[0] or None})"
+        return f"{type(self).__name__}({content}, in_channels={shown_size(self.gamma.shape[0])})"
 
 
 class _Norm(HybridBlock):
@@ -217,7 +218,7 @@ class _Norm(HybridBlock):
 
     def __repr__(self) -> str:
         content = ", ".join(f"{key}={value}" for key, value in self._given.items())
-        return f"{type(self).__name__}({content}, in_channels={self.gamma.shape[0]})"
+        return f"{type(self).__name__}({content}, in_channels={shown_size(self.gamma.shape[0]) or 0})"
 
 
 class LayerNorm(_Norm):
@@ -490,7 +491,7 @@ class _Conv(HybridBlock):
     def __repr__(self) -> str:
         shape = self.weight.shape or (0, 0)  # of what is transposed, MXNet shows the two channels the other way round
         given = self._given
-        text = f"{type(self).__name__}({shape[1] or None} -> {shape[0] or None}, kernel_size={given['kernel']}"
+        text = f"{type(self).__name__}({shown_size(shape[1])} -> {shown_size(shape[0])}, kernel_size={given['kernel']}"
         text += f", stride={given['stride']}"
         count = self.dims
         text += f", padding={given['pad']}" if given["pad"] != (0,) * count else ""

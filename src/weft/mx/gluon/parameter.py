@@ -37,6 +37,11 @@ def shape_is_known(shape: Sequence[int] | None) -> bool:
     return shape is not None and all(size > 0 for size in shape)
 
 
+def shown_size(size: int) -> int | None:
+    """A size as blocks show it, one that is not known as well."""
+    return size or (-1 if is_np_array() else None)
+
+
 @dataclass(frozen=True)
 class Loading:
     """How parameters are read from a file: onto which devices, and what may differ from those that are there."""
@@ -82,7 +87,10 @@ class Parameter:
         self._var: Symbol | None = None
 
     def __repr__(self) -> str:
-        return f"Parameter {self.name} (shape={self.shape}, dtype={self.dtype})"
+        shape = self.shape
+        if shape is not None and is_np_array():
+            shape = tuple(size or -1 for size in shape)
+        return f"Parameter {self.name} (shape={shape}, dtype={self.dtype})"
 
     @property
     def shape(self) -> Shape | None:

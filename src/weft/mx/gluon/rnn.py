@@ -9,6 +9,7 @@ from typing import Any
 from weft.mx.arrays import nd
 from weft.mx.arrays.ndarray import NDArray
 from weft.mx.gluon.block import Block, HybridBlock
+from weft.mx.gluon.parameter import shown_size
 from weft.mx.operators.layers import GATES
 from weft.mx.symbols import sym
 from weft.mx.symbols.symbol import Symbol
@@ -103,7 +104,7 @@ class _Layer(HybridBlock):
 
     def __repr__(self) -> str:
         width = self._reg_params["l0_i2h_weight"].shape[1]  # type: ignore[index]
-        text = f"{type(self).__name__}({width or None} -> {self._hidden_size}, {self._layout}"
+        text = f"{type(self).__name__}({shown_size(width)} -> {self._hidden_size}, {self._layout}"
         text += f", num_layers={self._num_layers}" if self._num_layers != 1 else ""
         text += f", dropout={self._dropout}" if self._dropout != 0 else ""
         return text + (", bidirectional" if self._dir == 2 else "") + ")"
@@ -354,7 +355,7 @@ class GatedCell(HybridRecurrentCell):
 
     def _shown(self) -> str:
         rows, width = self._reg_params["i2h_weight"].shape or (0, 0)
-        return f"{width or None} -> {rows}"
+        return f"{shown_size(width)} -> {rows}"
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         """The sizes of the states."""
