@@ -21,7 +21,7 @@ from weft.compile.paths import CompiledSegments, compile_path
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.precision import FULL, INTEGERS, Reasons, kept_in_full, lowered
 from weft.compile.type_cache import keep_types, known_types
-from weft.compile.varying import VaryingCompiler, drawing_again, replay
+from weft.compile.varying import VaryingCompiler, drawing_again, reads_what_it_writes, replay
 from weft.config import config
 from weft.devices import cpu_count
 from weft.guards.words import still_holds
@@ -164,6 +164,8 @@ def _replay_of(
         return None
     graph = gradient.graph
     whole = replace(graph, results=graph.results[: len(graph.results) - len(gradient.saved)])
+    if reads_what_it_writes(whole):
+        return None
     again = replay(whole, sizes, map(gradient.laid, gradient.derivatives.constants))
     return drawing_again(again) if draws else again
 

@@ -15,7 +15,8 @@ from weft.config import config
 from weft.ir.at_sizes import at_sizes, has_extents
 from weft.ir.graph import Graph, LiftedGraph, Value
 from weft.ir.interpreter import evaluate
-from weft.ir.types import TensorType
+from weft.ir.library import UNDECLARED_WRITES, packet_name
+from weft.ir.types import TensorType, TupleType
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.growing import growing_inputs
@@ -150,6 +151,28 @@ def replay(
         return [found[result.value] for result in now.results[:count]]
 
     return run
+
+
+def reads_what_it_writes(graph: Graph) -> bool:
+    """Whether results are computed from what inputs held that the graph writes.
+
+    Norms that keep averages of batches do not read them where they write them.
+    """
+    read, kept = {write.input for write in graph.writes}, dict[Value, int]()
+    for value in graph.values:
+        places = [place for place, operand in enumerate(value.operands) if operand in read]
+        if value.op == "item" and value.operands[0] in kept:
+            if value.attributes["index"] >= kept[value.operands[0]]:
+                read.add(value)
+        elif places and value.op == "update" and packet_name(value.attributes["call"].target) in UNDECLARED_WRITES:
+            count = len({place.base for place in value.attributes["call"].written})
+            if places[-1] < count and isinstance(value.type, TupleType):
+                kept[value] = len(value.type.items) - count
+            else:
+                read.add(value)
+        elif places:
+            read.add(value)
+    return any(result.value in read or result.value in kept for result in graph.results)
 
 
 def drawing_again(run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:

@@ -123,8 +123,8 @@ class DifferentiableExecutable:
         self._saved = _Saved(saved, position, inputs, is_grouped=bool(self.groups))
         self.wanted = tuple(forward.wanted)
         self._own = tuple(forward.own)
-        written = {write.input for write in graph.writes}
-        self._unreached = tuple(index for index in forward.unreached if graph.inputs[index] not in written)
+        self._written = frozenset(inputs[write.input] for write in graph.writes)
+        self._unreached = tuple(index for index in forward.unreached if index not in self._written)
         # A region gives new tensors; an operator may give one of its operands, which autograd has to be shown then.
         self._is_new = self._training.is_one_region and not graph.writes
         shown = [index for index in self.wanted if index not in self._unreached]
@@ -273,14 +273,16 @@ class DifferentiableExecutable:
         context.set_materialize_grads(False)
         context.unpacked = None
         context.inputs = inputs if self._ties else None
-        # Where inputs are written they may become results, and a node that holds its own result is never let go of.
-        replayed = self.replay is not None and not self.graph.writes
-        context.given = [(tensor, _version(tensor)) for tensor in inputs] if replayed else None
+        context.given = self._given(inputs) if self.replay is not None and self._ties else None
         roots = tuple([outputs[index] for index in self.roots])
         if not self._all_carry:
             pairs = zip(roots, self.carries, strict=True)
             context.mark_non_differentiable(*(root for root, carries in pairs if not carries))
         return roots
+
+    def _given(self, inputs: Sequence[Any]) -> list[tuple[Any, int | None]]:
+        """The inputs with their versions, but for those that it writes itself: its replay does not read these."""
+        return [(one, None if place in self._written else _version(one)) for place, one in enumerate(inputs)]
 
     def _run_now(self) -> Runs:
         self._unanswered += 1
@@ -524,7 +526,7 @@ class _Once(torch.autograd.Function):
 
 
 def _unchanged(given: Sequence[tuple[Any, int | None]] | None) -> list[Any] | None:
-    if not given or any(_version(tensor) != version for tensor, version in given):
+    if not given or any(version is not None and _version(tensor) != version for tensor, version in given):
         return None
     return [tensor for tensor, _ in given]
 
