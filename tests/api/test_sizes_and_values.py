@@ -268,6 +268,34 @@ def test_calls_of_several_threads_are_right() -> None:
     assert not failures
 
 
+class Experts(nn.Module):
+    """Each of which takes the tokens that choose it, as transformers has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.gate = nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What the two likeliest experts make of each token."""
+        weights, chosen = self.gate(x).softmax(-1).topk(2, dim=-1)
+        mask = F.one_hot(chosen, 3).permute(2, 1, 0)
+        found = torch.zeros_like(x)
+        for number in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            place, token = torch.where(mask[number].squeeze(0))
+            found.index_add_(0, token, self.experts[number](x[token]) * weights[token, place, None])
+        return found
+
+
+def test_a_loop_over_experts_is_one_path_for_batches_of_all_sizes() -> None:
+    torch.manual_seed(0)
+    eager = Experts()
+    hybrid = weft.hybridize(copy.deepcopy(eager))
+    for size in (30, 60, 45, 50, 41, 63, 38, 33):
+        compare(hybrid, eager, (torch.randn(size, 4),), grad=size > 40)
+    assert hybrid.forward.traces <= 4, weft.explain(hybrid)
+
+
 def test_training_by_steps_reads_sizes_too() -> None:
     class Pools(nn.Module):
         def __init__(self) -> None:

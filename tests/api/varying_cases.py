@@ -48,6 +48,13 @@ def divided(x: torch.Tensor) -> torch.Tensor:
     return x.flatten(0, 1)[1:].mul_(3).mT
 
 
+def scores_by_distance(x: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+    """As Transformer-XL moves each row of scores to where its distances begin."""
+    scores = x @ distances.mT
+    count, rows, columns = scores.shape
+    return scores.view(count, columns, rows)[:, 1:].view(count, rows, columns - 1).relu()
+
+
 def rolled_windows(x: torch.Tensor) -> torch.Tensor:
     count, _, height, width = x.shape
     x = F.pad(x, (0, (4 - width % 4) % 4, 0, -height % 4)).roll((-2, -2), (2, 3))
@@ -169,6 +176,9 @@ CASES: dict[str, Case] = {
     "padded": of_text(lambda x: F.pad(x, (0, 0, 2, 3)) * 2),
     "padded to a multiple": of_text(lambda x: F.pad(x, (0, 0, 0, -x.shape[1] % 8)) * 2),
     "padded to at least so many": of_text(lambda x: F.pad(x, (0, 0, 0, max(16, x.shape[1]) - x.shape[1])) * 2),
+    "scores by distance": of_text(
+        scores_by_distance, lambda batch, length: (torch.randn(batch, length, 8), torch.randn(batch, 2 * length, 8))
+    ),
     "windows of padded images": of_images(rolled_windows),
     "a part of padded images": of_images(lambda x: F.relu(F.pad(x, (0, 3, 0, 3)))[..., : x.shape[2], : x.shape[3]]),
     "a part of one padded image": Case(

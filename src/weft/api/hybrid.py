@@ -373,7 +373,7 @@ class Hybrid:
             except (UnsupportedError, InternalError, FirstCallError) as error:
                 if whole:
                     raise
-                if isinstance(error, UnsupportedError) and self.varying.drop_range(key, error):
+                if not isinstance(error, FirstCallError) and self.varying.drop_range(key, error, self.name):
                     return self._trace(call, always=always)
                 if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
                     self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)

@@ -9,6 +9,7 @@ program (code that decides by sizes, operators without a rule, sizes of 0 and 1)
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
 from weft.trace.interception.refusals import FirstCallError, is_of_values
+from weft.trace.interception.user_lines import user_stack_level
 from weft.trace.python_state.counters import Condition
 from weft.trace.several_traces import FixedSizesError
 from weft.trace.signature import Key, number_of, without_sizes
@@ -315,7 +317,7 @@ class VaryingPrograms:
         found = self._ranges.get(key)
         return None if found is None else found[1]
 
-    def drop_range(self, key: Key, error: WeftError) -> bool:
+    def drop_range(self, key: Key, error: WeftError, name: str) -> bool:
         """Forget a signature that calls of many sizes share, as paths cannot read these; whether it was such."""
         found = self._ranges.pop(key, None)
         if found is None:
@@ -328,8 +330,10 @@ class VaryingPrograms:
             fixed = {spot for group in groups if {*group} & {*error.spots} for spot in group}
             kind.fixed.setdefault(small, set()).update(fixed)
         else:
-            kind.reads = False
-            self._refuse(kind, error.why or error.fact, small)
+            kind.reads, is_mistake = False, isinstance(error, InternalError)
+            self._refuse(kind, error.fact if is_mistake else error.why or error.fact, small)
+            if is_mistake:
+                warnings.warn(f"weft: {name} has no paths for its sizes: {error}", stacklevel=user_stack_level())
         return True
 
     def _learn_with(

@@ -19,6 +19,18 @@ def at_sizes(graph: Graph, sizes: Mapping[Value, int]) -> Graph:
     return with_sizes(graph, lambda size: size.expression.value(sizes.__getitem__))
 
 
+def value_at_sizes(value: Value, sizes: Mapping[Value, Any]) -> Value:
+    """A value of these sizes, of operands that are still of any."""
+    if not (has_extents(value.type) or any(map(has_extents, value.attributes.values()))):
+        return value
+
+    def now_of(size: Extent) -> int:
+        return int(size.expression.value(sizes.__getitem__))
+
+    attributes = {name: _with_extents(entry, now_of) for name, entry in value.attributes.items()}
+    return replace(value, type=_with_extents(value.type, now_of), attributes=MappingProxyType(attributes))
+
+
 def with_sizes(graph: Graph, now_of: Callable[[Extent], int]) -> Graph:
     """The same Graph with other sizes in the place of those that vary."""
 

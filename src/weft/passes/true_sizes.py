@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import ExecutionError
-from weft.ir.at_sizes import dense_order, has_extents
+from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.library import Call, Operand, ViewStep, map_arguments
@@ -214,12 +214,23 @@ class TrueSizes:
         factors = tuple(largest for largest, _ in parts)
         sizes = tuple(written.size(size) for _, size in parts)
         shape = tuple(written.size(expression_of(size)) for size in kind.shape)
-        call = Call(CUT, (Operand(0), factors, sizes, shape, dense_order(kind)))
+        call = Call(CUT, (Operand(0), factors, sizes, shape, _order(kind)))
         return self._library(call, written.operands, UnsizedType(kind.dtype, kind.device), new)
 
     def _library(self, call: Call, operands: Sequence[Value], kind: Type, like: Value) -> Value:
         attributes = MappingProxyType({"call": call})
         return self.bounder.emit(Value("library", tuple(operands), kind, attributes, like.place))
+
+
+def _order(kind: TensorType) -> tuple[int, ...]:
+    """The dimensions of an operand, the outermost in memory first; none where elements stand for several.
+
+    What eager can view in another shape it need not, inside of the largest: so parts lie without gaps.
+    """
+    steps = [(today(step), today(size)) for step, size in zip(kind.strides, kind.shape, strict=True)]
+    if any(step == 0 and size > 1 for step, size in steps):
+        return ()
+    return tuple(sorted(range(kind.rank), key=lambda place: (-steps[place][0], -steps[place][1])))
 
 
 def _factors(bounder: Bounder, value: Value, place: int) -> list[tuple[int, Polynomial]]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
+from weft.ir.at_sizes import value_at_sizes
 from weft.ir.graph import Place, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.ops import effect_of
@@ -157,7 +158,8 @@ class RealValues:
             with torch.no_grad():
                 for one in self._values:
                     if one in needed:
-                        self._known[one] = evaluate(one, [self._operand(operand, given) for operand in one.operands])
+                        operands = [self._operand(operand, given) for operand in one.operands]
+                        self._known[one] = evaluate(value_at_sizes(one, given), operands)
         finally:
             self._random = torch.get_rng_state()
             torch.set_rng_state(outside)

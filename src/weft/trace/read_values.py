@@ -112,7 +112,8 @@ class ReadValues:
         value, place = self._tracer.recorder.value_of(tensor), self._tracer.place()
         self._tracer.printed.decided()
         with outside_tracing():
-            if self._flow and asks is exact_number and tensor.dtype is not torch.bool:
+            is_free = function is not torch.Tensor.__index__  # Python wants a whole number of its own for that
+            if self._flow and is_free and asks is exact_number and tensor.dtype is not torch.bool:
                 return self._decisions.read(value, gives, self._add, place)
             return gives(*self._decisions.note([value], asks, place))
 
