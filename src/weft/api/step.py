@@ -32,6 +32,7 @@ from weft.api.step_training import (
     TrainingTask,
     UsualLoop,
     added_up,
+    buffers_of,
     clipped,
     count_nodes,
     losses_of,
@@ -53,10 +54,7 @@ from weft.programs.boundary import is_spent
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
 from weft.runtime.path_graph import RaisedInHandling
-from weft.trace.interception.capture import (
-    traced_elsewhere,
-    tree_map_only,
-)
+from weft.trace.interception.capture import traced_elsewhere, tree_map_only
 from weft.trace.interception.modes import has_own_step, is_differentiated_forward, note_step, step_hooks
 from weft.trace.interception.refusals import (
     KEEP_EAGER,
@@ -83,7 +81,7 @@ IN_A_LOOP = (
 Parts = tuple[Any, dict[str, Any], list[Any], int]
 MOST_FORMS = 8  # of rounds whose inputs an entry gives
 UNSEEN = 20.0  # times as long as it took to look at a step, Python makes those behind it unseen
-SEEN_FIRST = 3  # steps that Python makes
+SEEN_FIRST, MOST_TIMES = 3, 16  # steps that Python makes; times as many unseen ones, where there can be no program
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
 
@@ -114,7 +112,7 @@ class Step(Hybrid):
         options = replace(options, check=0) if needs_closure(optimizer) else options
         super().__init__(self._train, task.net, f"a step of {_name(task.net)}", options)
         self.rare: RareSteps = RareSteps()
-        self._unseen = 0.0  # seconds of steps that Python makes without a look at their sizes
+        self._unseen, self._times = 0.0, 1  # seconds of steps that Python makes without a look at their sizes
         self._passed, self._passed_seconds = 0, 0.0  # of those, so far
         # What ran before must not decide how a deterministic step rounds.
         self.sizes_vary = self.sizes_vary and not task.deterministic
@@ -126,7 +124,7 @@ class Step(Hybrid):
         self._entries: dict[str, tuple[Guarded[Program], Entry] | None] = {}  # by the form of a round
         self._calls = 0  # since the last update
         self._round: _Round | None = None
-        self._before = OptimizerSnapshot()
+        self._before, self._before_python = OptimizerSnapshot(), OptimizerSnapshot()
         self._steady: SteadyStep | None = None
         self._known = [*self._parameters()]
         self._waits_for_sizes = any(map(unmaterialised, self._known))
@@ -184,8 +182,7 @@ class Step(Hybrid):
         losses = self._imperatively(arguments, keywords)
         seconds = thread_time() - begin
         self._unseen -= seconds
-        self._passed += 1
-        self._passed_seconds += seconds
+        self._passed, self._passed_seconds = self._passed + 1, self._passed_seconds + seconds
         return losses
 
     def _checked_work(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
@@ -317,7 +314,7 @@ class Step(Hybrid):
         loop = UsualLoop(self.task, self.optimizer, [*self._parameters()], self._calls, note)
         updates = loop.updates and self._covered()  # else whoever calls lets the optimizer make its step
         added_to = (parameter.grad for parameter in loop.parameters) if self._calls else ()
-        before = OptimizerSnapshot()
+        before = self._before_python
         before.take([*self._buffers(), *(gradient for gradient in added_to if gradient is not None)], {})
 
         def finish(_: Any) -> None:
@@ -337,7 +334,9 @@ class Step(Hybrid):
         """Note a step that Python has made; so many go by unseen after it that looking costs hardly anything."""
         self.rare.note(key, seconds + self._passed_seconds, 1 + self._passed)
         self._passed, self._passed_seconds = 0, 0.0
-        self._unseen = UNSEEN * looked if self._is_patient() and self.rare.calls > SEEN_FIRST else 0.0
+        self._times = 1 if self.refused.error(key) is None else min(2 * self._times, MOST_TIMES)
+        is_patient = self._is_patient() and self.rare.calls > SEEN_FIRST
+        self._unseen = UNSEEN * self._times * looked if is_patient else 0.0
 
     def _is_patient(self) -> bool:
         """Whether Python makes steps until a program is worth what it costs."""
@@ -597,8 +596,7 @@ class Step(Hybrid):
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def _buffers(self) -> list[torch.Tensor]:
-        modules = [thing for thing in (self.task.net, self.task.loss) if isinstance(thing, nn.Module)]
-        return [buffer for module in modules for buffer in module.buffers()]
+        return buffers_of(thing for thing in (self.task.net, self.task.loss) if isinstance(thing, nn.Module))
 
 
 @shows_less

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,13 +217,31 @@ class UsualLoop:
             self.optimizer.zero_grad()
         with torch.inference_mode(False), torch.enable_grad():
             losses = losses_of(self.task, arguments, keywords)
-            roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
+            is_one = isinstance(losses, torch.Tensor)  # trees of PyTorch's take as long as a small operator
+            roots = [losses] if is_one else [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
             carrying = [root for root in roots if root.requires_grad] or roots
             if self.note is not None:
                 self.note(carrying)
-            weights = [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
+            # Of one number autograd makes a gradient of 1 itself; that of somebody else it compares by symbols.
+            is_alone = is_one and self.task.accumulate == 1 and losses.numel() == 1 and losses.is_floating_point()
+            weights = None if is_alone else [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
             torch.autograd.backward(carrying, weights, inputs=[one for one in self.parameters if one.requires_grad])
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
+        return losses.detach() if is_one else tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
+
+
+def buffers_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """List the buffers of modules, each once; PyTorch's generators give them with names, and take ten times as long."""
+    waiting, seen, found = [*modules], set[int](), dict[int, torch.Tensor]()
+    while waiting:
+        module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        is_scripted, own = isinstance(module, torch.jit.ScriptModule), vars(module)
+        buffers = module.buffers() if is_scripted else own["_buffers"].values()
+        found.update((id(buffer), buffer) for buffer in buffers if buffer is not None)
+        waiting += [] if is_scripted else [inside for inside in own["_modules"].values() if inside is not None]
+    return list(found.values())
 
 
 def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
