@@ -216,6 +216,49 @@ def test_what_a_module_counts_and_keeps_is_eagers_at_every_size() -> None:
     assert hybrid.forward.traces <= MOST_TRACES
 
 
+class Keeping(nn.Module):
+    """Looks at no value, and does more than to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rows, self.lengths = nn.Linear(3, 3), 0, []
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """Each pair of rows where there are pairs, added to a total."""
+        self.rows += x.shape[0]
+        self.lengths.append(x.shape[0])
+        self.last = self.layer(x)
+        total.add_(self.last.detach())
+        return self.last.view(-1, 2, 3).sum(1) if x.shape[0] % 2 == 0 else self.last * 2
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no gradients", "gradients"])
+def test_paths_read_sizes_wherever_there_is_no_program_for_all_of_them(*, grad: bool) -> None:
+    torch.manual_seed(0)
+    eager = Keeping()
+    hybrid = weft.hybridize(copy.deepcopy(eager))
+    for size in SIZES:
+        x, totals = torch.randn(size, 3), (torch.ones(size, 3), torch.ones(size, 3))
+        with torch.set_grad_enabled(grad):
+            right, found = eager(x, totals[0]), hybrid(x, totals[1])
+        torch.testing.assert_close(found, right)
+        torch.testing.assert_close(totals[1], totals[0])
+        torch.testing.assert_close(hybrid.last, eager.last)
+        assert found.requires_grad == grad
+        assert (hybrid.rows, hybrid.lengths) == (eager.rows, eager.lengths)
+    assert not hybrid.forward.rare.calls
+    assert hybrid.forward.traces <= 2 * MOST_TRACES
+
+
+def test_a_program_for_all_sizes_comes_before_paths_that_read_them() -> None:
+    hybrid = weft.hybridize(lambda x: x.softmax(0) * x.shape[0])
+    for size in SIZES:
+        hybrid(torch.randn(size, 3))
+    assert [*hybrid.varying]
+    assert not any(map(hybrid.varying.range_of, hybrid.programs))
+
+
 def test_a_size_that_the_code_makes_a_number_of_does_not_vary() -> None:
     def told(x: torch.Tensor) -> tuple[str, torch.Tensor]:
         return f"{x.shape[0]} of {x.shape[1]}", x[x > 0]

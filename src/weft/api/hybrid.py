@@ -407,7 +407,6 @@ class Hybrid:
             marked(call.leaves, declared),
             found is not None,
             self.decides and self.options.decides(),
-            self.programs.are_paths(key),
         )
         with self.lock:
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from weft.api.rare_calls import MOST_PROGRAMS
 from weft.guards.guarded import Guarded
 from weft.programs.program import Program
-from weft.trace.signature import Key, key_distance, without_sizes
+from weft.trace.signature import Key, key_distance
 
 
 class KeptPrograms(OrderedDict[Key, list[Guarded[Program]]]):
@@ -24,11 +24,6 @@ class KeptPrograms(OrderedDict[Key, list[Guarded[Program]]]):
                 self.move_to_end(key)
                 return guarded
         return None
-
-    def are_paths(self, key: Key) -> bool:
-        """Whether values decide in calls that differ from those of a signature in nothing but sizes."""
-        kind = without_sizes(key)
-        return any(found and found[0].outcomes and without_sizes(known) == kind for known, found in self.items())
 
     def nearest(self, key: Key) -> Key:
         """The signature that differs least from one, and came last."""

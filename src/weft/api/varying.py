@@ -29,7 +29,7 @@ from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
 from weft.ir.types import row_major
 from weft.programs.program import Program
-from weft.trace.interception.refusals import FirstCallError, is_of_values
+from weft.trace.interception.refusals import FirstCallError
 from weft.trace.interception.user_lines import user_stack_level
 from weft.trace.python_state.counters import Condition
 from weft.trace.several_traces import FixedSizesError
@@ -60,7 +60,7 @@ class SizeRequest:
     """A call that wants a program for a range of sizes: what makes one, and what users say of its sizes.
 
     With `is_close` there is one, and the new one is to waste less. Where values may decide, `decides`, and no program
-    takes all sizes, paths may read them; with `is_of_paths`, values do decide in such calls.
+    takes all sizes, paths read them.
     """
 
     make: Make
@@ -68,7 +68,6 @@ class SizeRequest:
     declared: CallSizes = NONE_DECLARED
     is_close: bool = False
     decides: bool = False
-    is_of_paths: bool = False
 
 
 class RaisesAtTheLargestError(UnsupportedError):
@@ -174,7 +173,7 @@ class _Kind:
     times_refused: int = 0
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     ranges: tuple[SizeRange, ...] = ()  # of paths that read sizes, the smallest first
-    reads: bool = False  # sizes that there is no program for are read by paths
+    reads: bool = False  # values decide now so, now otherwise: only paths take calls of many sizes
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
 
@@ -223,7 +222,6 @@ class VaryingPrograms:
     def __init__(self) -> None:
         self._kinds: dict[Key, _Kind] = {}
         self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
-        self._key_known: dict[Key, Key] = {}  # the signature that all calls within a range share
         self._ranges: dict[Key, tuple[_Kind, SizeRange, Small]] = {}  # by that
         self.refusals: list[str] = []
         self.fixed: list[str] = []  # sizes that the code makes a number of, and where
@@ -260,57 +258,48 @@ class VaryingPrograms:
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
         call = _SizedCall(leaves, shapes, numbers, request, small)
-        if kind.reads:
-            self._add_range(key, kind, call, varying)
-            return None
-        may_read = request.decides and not numbers and len(kind.seen) > 1
-        kind.reads = may_read and request.is_of_paths
+        reason = None
         # Of what is declared, sizes are first taken to be what was said, then to be one where they were equal so far.
         for apart in (request.declared.separate, {}) if request.declared.free else ({},):
             try:
-                found = self._learn_with(kind, call, varying, apart)
+                found = None if kind.reads else self._learn_with(kind, call, varying, apart)
             except (InternalError, MemoryError, FirstCallError):
                 raise  # a mistake of Weft's, a machine that is full, and a first call are no matter of sizes
-            except WeftError as error:  # exact programs go on
+            except WeftError as error:  # paths read them, or exact programs go on
                 reason = error.why or error.fact
-                kind.reads = kind.reads or (may_read and is_of_values(error))
                 continue
             if found is not None:
-                kind.reads = False
                 return self._if_it_runs(kind, found, leaves)
             break
-        else:
+        may_read = request.decides and not numbers and len(kind.seen) > 1
+        if not (may_read and self._add_range(key, kind, call, varying)) and reason is not None:
             self._refuse(kind, reason, small)
-        if kind.reads:
-            self._add_range(key, kind, call, varying)
         return None
 
-    def _add_range(self, key: Key, kind: _Kind, call: _SizedCall, varying: Sizes) -> None:
-        """Let paths read the sizes of calls like this one."""
+    def _add_range(self, key: Key, kind: _Kind, call: _SizedCall, varying: Sizes) -> bool:
+        """Let paths read the sizes of calls like this one; whether they do."""
         varying = _without(varying, kind.fixed.get(call.small, set()))
         related = _related(kind.seen, varying, call.numbers, {}) if varying and not call.numbers else None
         if related is None or len(kind.ranges) >= MOST_PROGRAMS:
-            return
+            return False
         ahead = kind.growing(related[0])
         tops = _tops(kind.largest_beside(call.shapes, varying), related, _top_of(_top, ahead, {}))
         found = _range_of(call, tops, varying, related)
-        if found.takes(call.leaves):
-            kind.ranges = tuple(sorted((*kind.ranges, found), key=lambda one: one.volume))
-            self._ranges[found.key_of(key)] = kind, found, call.small
-            self._key_known.clear()
+        if not found.takes(call.leaves):
+            return False
+        kind.ranges = tuple(sorted((*kind.ranges, found), key=lambda one: one.volume))
+        self._ranges[found.key_of(key)] = kind, found, call.small
+        return True
 
     def shared_key(self, key: Key, leaves: Sequence[Any]) -> Key:
         """The signature that a call shares with others whose sizes its paths read; else its own."""
         kind = self._kinds.get(without_numbers(key)) if self._ranges else None
         if kind is None or not kind.ranges:
             return key
-        known = self._key_known.get(key)
-        if known is None:
-            if len(self._key_known) >= MOST_SIZES:
-                self._key_known.clear()
-            found = next((one for one in kind.ranges if one.takes(leaves)), None)
-            known = self._key_known[key] = key if found is None else found.key_of(key)
-        return known
+        if any(program.fits(leaves) for program in kind.programs):
+            return key
+        found = next((one for one in kind.ranges if one.takes(leaves)), None)
+        return key if found is None else found.key_of(key)
 
     def range_of(self, key: Key) -> SizeRange | None:
         """The sizes that paths of a signature read."""
@@ -324,13 +313,12 @@ class VaryingPrograms:
             return False
         kind, dropped, small = found
         kind.ranges = tuple(one for one in kind.ranges if one is not dropped)
-        self._key_known.clear()
         if isinstance(error, FixedSizesError):
             groups = [*dropped.alike, *((spot,) for spot in error.spots)]
             fixed = {spot for group in groups if {*group} & {*error.spots} for spot in group}
             kind.fixed.setdefault(small, set()).update(fixed)
         else:
-            kind.reads, is_mistake = False, isinstance(error, InternalError)
+            is_mistake = isinstance(error, InternalError)
             self._refuse(kind, error.fact if is_mistake else error.why or error.fact, small)
             if is_mistake:
                 warnings.warn(f"weft: {name} has no paths for its sizes: {error}", stacklevel=user_stack_level())
@@ -380,8 +368,7 @@ class VaryingPrograms:
                         for entry in traced.size_conditions
                         if not entry.holds(_at(places, shapes))
                     )
-                    self._refuse(kind, "the code decides by what they are: " + ", ".join(broken), call.small)
-                    return None
+                    raise UnsupportedError("sizes", why="the code decides by what they are: " + ", ".join(broken))
                 continue
             fixed = {place for group in groups if {*group} & traced.fixed_sizes.keys() for place in group}
             for spot, place in traced.fixed_sizes.items() if not call.small else ():
@@ -440,8 +427,8 @@ class VaryingPrograms:
         kind.reads = True
 
     def _refuse(self, kind: _Kind, reason: str, small: Small = frozenset()) -> None:
-        if kind.reads or len(kind.seen) == 1:
-            return  # paths read them; or what was declared is not all that varies: the next call tells more
+        if len(kind.seen) == 1:
+            return  # what was declared is not all that varies: the next call tells more
         kind.times_refused += 1
         is_of_some = bool(
             small or kind.programs or kind.ranges

@@ -336,17 +336,9 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
     return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
 
 
-OF_VALUES = ("branch", "number", "data-dependent value", "data-dependent shape")
-
-
 def is_refusal(error: UnsupportedError, kind: str) -> bool:
     """Whether an error is that of a row of the table."""
     return error.fact == REFUSALS[kind][0]
-
-
-def is_of_values(error: WeftError) -> bool:
-    """Whether an error says that code looks at what tensors hold."""
-    return error.fact in {REFUSALS[kind][0] for kind in OF_VALUES}
 
 
 def refuse(kind: str, place: Place | None, detail: str = "") -> NoReturn:
