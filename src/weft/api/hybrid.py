@@ -185,11 +185,12 @@ class Hybrid:
                 self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
         declared = self._sizes_of(call)
-        found = self._find(key, leaves)
+        is_left = len(self.programs) > 1 and self._next_paths.is_left_to_python(key)  # of one, calls go by unseen
+        found = None if is_left else self._find(key, leaves)
         if found is not None:
             paths = self._next_paths if self._next_paths.is_timed(found) else None
             return paths.run(self, found, call, key) if paths else self._run(found, arguments, keywords, leaves)
-        if self.refused.error(key) is not None:
+        if is_left or self.refused.error(key) is not None:
             self.refused.came_again(alone=not self.programs and (self.check is None or not self.check.left))
             return self._by_python(arguments, keywords)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call, declared)

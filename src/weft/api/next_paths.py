@@ -85,6 +85,11 @@ class NextPaths:
         """Whether the clock settles who runs the calls of a program."""
         return bool(found.outcomes) or (found.program.is_of_operators and config().clock == "on")
 
+    def is_left_to_python(self, key: Key) -> bool:
+        """Whether Python runs a call of a signature, as programs have turned out to be slower: no guard is asked."""
+        pace = self._paces.of_signature(key)
+        return pace is not None and pace.by_python > 1 and pace.is_for_python()
+
     def is_steady(self, found: Guarded[Any]) -> bool:
         """Whether an entry may lead calls to a program: where the clock settles that, past it alone."""
         if not self.is_timed(found):

@@ -116,6 +116,10 @@ class Paces:
             self._of_path[path] = pace
         return pace
 
+    def of_signature(self, key: Key) -> Pace | None:
+        """The pace of a signature, where it has one."""
+        return self._of_key.get(key)
+
     def get(self, path: Any) -> Pace | None:
         """The pace of the signature of a path, where it has one."""
         return self._of_path.get(path)

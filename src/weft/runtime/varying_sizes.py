@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 
-from weft.codegen.library import LibraryExecutable
 from weft.codegen.torch_functions import below_autograd
 from weft.ir.at_sizes import dense_order, has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Graph, Value
+from weft.ir.interpreter import apply_rule
 from weft.ir.types import TensorType, row_major
 from weft.passes.by_sizes import SizedGraph
 from weft.passes.growing import grown_type
 from weft.passes.true_sizes import UnforeseenSizesError
 from weft.passes.within import Within, expression_of
-from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
 from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
 from weft.runtime.new_tensors import NewTensors, OutputType
@@ -308,7 +307,7 @@ class VaryingExecutable:
         ]
         self.types = tuple(self.compiled.types[place] for place in self._order)
         self.order = None
-        self._scalars = LibraryExecutable(plan_library(largest.sized.of_sizes))
+        self._of_sizes = largest.sized.of_sizes
         self._known: dict[tuple[int, ...], SizedCall] = {}
         self._moved: list[tuple[VaryingInput, LargePlace]] = []
         self._taken: dict[int, tuple[ResultPart, LargePlace]] = {}  # by the place of an output
@@ -443,11 +442,18 @@ class VaryingExecutable:
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
         takers = tuple(None if part is None else part.taker(sizes) for part in self._parts)
         with torch.inference_mode(False), torch.no_grad():  # calls in other modes have them too
-            scalars = tuple(self._scalars(numbers))
+            scalars = self._scalars(numbers)
         places = tuple(None if one.part is None else one.part.taker(sizes) for one in self._inputs)
         found = self._sized(SizedCall(numbers, scalars, takers, places), sizes)
         self._known[numbers] = found
         return found
+
+    def _scalars(self, numbers: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """What kernels are given of some sizes, each a tensor of one element: calls of ever new ones wait for it."""
+        known: dict[Value, Any] = dict(zip(self._of_sizes.inputs, numbers, strict=True))
+        for value in self._of_sizes.values:
+            known[value] = apply_rule(value, [known[operand] for operand in value.operands])
+        return tuple([known[root] for root in dict.fromkeys(self._of_sizes.roots())])
 
     def _sized(self, call: SizedCall, sizes: dict[Value, int]) -> SizedCall:
         """Add what native code needs to calls of some sizes."""

@@ -30,6 +30,7 @@ from weft.trace.decisions import (
     settled,
 )
 from weft.trace.found_sizes import LEAST, LEAST_OF_ARGUMENTS, TRACED_FROM, finding_of, lies_in, room_for
+from weft.trace.interception.builtin_names import is_asked_by_name
 from weft.trace.interception.capture import (
     Interception,
     Operator,
@@ -55,6 +56,8 @@ SIZES_AT: Mapping[str, int] = MappingProxyType(
     | {f"aten.new_{name}.default": 1 for name in ("zeros", "ones", "full", "empty")}
     | {"aten.expand.default": 1, "aten.arange.start": 1, "aten.constant_pad_nd.default": 1}
 )
+# What Python calls for a number of its own, where no stand-in of a builtin does.
+CONVERSIONS = (torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__)
 MOST_READ = 16  # elements of a list that are read as numbers, each at a decision of its own
 
 
@@ -112,7 +115,7 @@ class ReadValues:
         value, place = self._tracer.recorder.value_of(tensor), self._tracer.place()
         self._tracer.printed.decided()
         with outside_tracing():
-            is_free = function is not torch.Tensor.__index__  # Python wants a whole number of its own for that
+            is_free = function not in CONVERSIONS or is_asked_by_name()
             if self._flow and is_free and asks is exact_number and tensor.dtype is not torch.bool:
                 return self._decisions.read(value, gives, self._add, place)
             return gives(*self._decisions.note([value], asks, place))

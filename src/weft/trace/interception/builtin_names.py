@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock, local
-from types import CodeType, FunctionType, MappingProxyType
+from types import CodeType, FrameType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from weft.trace.interception.number_divisions import divided
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.printed import print_later
 from weft.trace.interception.refusals import refuse
-from weft.trace.interception.user_lines import user_place
+from weft.trace.interception.user_lines import is_of_user, user_place
 
 
 class ClassOf:
@@ -153,6 +153,22 @@ def fraction_of(*given: Any) -> Any:
     if len(given) == 1 and is_stand_in(given[0]):
         return given[0].__float__()
     return float(*given)
+
+
+def is_asked_by_name() -> bool:
+    """Whether what stands under the name of a builtin asks, which may give what stands for a number.
+
+    The builtin itself wants a number.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_of_user(frame):
+        if frame.f_code in ASKING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+ASKING = (whole_of.__code__, fraction_of.__code__)
 
 
 def length_of(*given: Any) -> Any:
