@@ -251,6 +251,25 @@ def test_paths_read_sizes_wherever_there_is_no_program_for_all_of_them(*, grad: 
     assert hybrid.forward.traces <= 2 * MOST_TRACES
 
 
+def test_a_whole_program_of_one_size_is_run_for_no_other() -> None:
+    kept: dict[str, Any] = {"by": 1.0}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        kept["last"] = x * 2
+        return kept["last"].softmax(0) * kept["by"]
+
+    hybrid = weft.hybridize(function)
+    with torch.no_grad():
+        for size in (10, 13, 12):
+            hybrid(torch.randn(size, 3))
+        assert any(map(hybrid.varying.range_of, hybrid.programs))
+        kept["by"] = 2.0
+        assert "f32[8,3]" in str(weft.program(hybrid, torch.randn(8, 3)))
+        for size in (14, 8, 6, 12):
+            x = torch.randn(size, 3)
+            torch.testing.assert_close(hybrid(x), (x * 2).softmax(0) * 2)
+
+
 def test_a_program_for_all_sizes_comes_before_paths_that_read_them() -> None:
     hybrid = weft.hybridize(lambda x: x.softmax(0) * x.shape[0])
     for size in SIZES:

@@ -269,7 +269,7 @@ class Hybrid:
             return self._next_paths.go_on(self, other, arguments, keywords)
 
         def program() -> tuple[Graph, list[Any]] | None:
-            found = None if self.imperative is not None else self._find(self._key_of(call), call.leaves)
+            found = None if self.imperative is not None else self._find(self._key_of(call, own=True), call.leaves)
             return None if found is None else (found.program.graph, found.inputs(call.leaves))
 
         names: list[Any] = self._positional_names(len(arguments))
@@ -316,11 +316,11 @@ class Hybrid:
         places = found.slots, self.apart
         return found.program.made_for(Example(self.function, arguments, keywords, *places, ranges, numbers))
 
-    def _key_of(self, call: FlatCall) -> Key:
-        """The signature of a call: its own where it has programs of its own, else one that is of many sizes."""
+    def _key_of(self, call: FlatCall, *, own: bool = False) -> Key:
+        """The signature of a call: its own where that is asked for or has programs, else one that is of many sizes."""
         keys = self._numbers.apply(call.structure, tuple(map(leaf_key, call.leaves)))
-        own = (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
-        return own if own in self.programs else self.varying.shared_key(own, call.leaves)
+        key = (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
+        return key if own or key in self.programs else self.varying.shared_key(key, call.leaves)
 
     def _sizes_of(self, call: FlatCall) -> CallSizes:
         """What users say of the sizes of a call, or UsageError where it breaks what they promised."""
@@ -353,7 +353,7 @@ class Hybrid:
         """
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
-            key = self._key_of(call)
+            key = self._key_of(call, own=whole)
             found = None if is_new else self._find(key, call.leaves)
             if found is not None and not (whole and found.outcomes):
                 return found
@@ -379,7 +379,7 @@ class Hybrid:
                 if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
                     self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)
                 return None
-            key = self._key_of(call)
+            key = self._key_of(call, own=whole)
             self.programs.setdefault(key, []).append(found)
             if found.outcomes:
                 self._next_paths.note(self, key, found)
