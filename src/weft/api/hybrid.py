@@ -406,8 +406,8 @@ class Hybrid:
             partial(self._make_varying, call),
             self.leaf_names(call.structure),
             marked(call.leaves, declared),
-            found is not None,
-            self.decides and self.options.decides(),
+            is_close=found is not None,
+            decides=self.decides and self.options.decides(),
         )
         with self.lock:
             try:

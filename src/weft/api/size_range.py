@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -74,11 +75,7 @@ class SizeRange:
     @property
     def volume(self) -> int:
         """How large its sizes are, compared with other ranges of the kind."""
-        found = 1
-        for place, dimensions in self.varying.items():
-            for dimension in dimensions:
-                found *= self.tops[place][dimension]
-        return found
+        return prod(self.tops[place][at] for place, some in self.varying.items() for at in some)
 
     def asked(self, request: Request) -> Request:
         """The same request for a path that reads the sizes: of those that are the same, one."""
@@ -111,11 +108,8 @@ class SizeRange:
         found = []
         for first, members in spots.items():
             where = ", ".join(f"dim {at} of {arguments[place]}" for place, at in members)
-            sizes = f"{SizeSpan(SMALLEST, self.tops[first[0]][first[1]])} in {where}"
-            name = names.get(first)
-            found.append(
-                sizes if name is None else f"{name} {SizeSpan(SMALLEST, self.tops[first[0]][first[1]])} ({where})"
-            )
+            span, name = SizeSpan(SMALLEST, self.tops[first[0]][first[1]]), names.get(first)
+            found.append(f"{span} in {where}" if name is None else f"{name} {span} ({where})")
         return "; ".join(found)
 
 

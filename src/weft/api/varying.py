@@ -2,8 +2,9 @@
 
 The first signature is traced with its numbers. When a call differs from an earlier one in nothing but sizes, those that
 differ become extents, and a program is made for all sizes up to the next power of two. A program takes as long as its
-largest sizes do, so smaller ones get a program of their own once that has cost as much as making it. What has no such
-program (code that decides by sizes, operators without a rule, sizes of 0 and 1) goes on by exact ones.
+largest sizes do, so smaller ones get a program of their own once that has cost as much as making it. Where there is no
+such program (values decide, tensors are kept, sizes decide between ways) paths read the sizes. What has none of both
+(operators without a rule, sizes of 0 and 1, sizes that Python makes numbers of) goes on by exact programs.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ class VaryingPrograms:
     def __init__(self) -> None:
         self._kinds: dict[Key, _Kind] = {}
         self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
-        self._ranges: dict[Key, tuple[_Kind, SizeRange, Small]] = {}  # by that
+        self._ranges: dict[Key, tuple[_Kind, SizeRange, Small]] = {}  # of paths, by the signature that calls share
         self.refusals: list[str] = []
         self.fixed: list[str] = []  # sizes that the code makes a number of, and where
 
@@ -271,13 +272,13 @@ class VaryingPrograms:
             if found is not None:
                 return self._if_it_runs(kind, found, leaves)
             break
-        may_read = request.decides and not numbers and len(kind.seen) > 1
+        may_read = request.decides and len(kind.seen) > 1
         if not (may_read and self._add_range(key, kind, call, varying)) and reason is not None:
             self._refuse(kind, reason, small)
         return None
 
     def _add_range(self, key: Key, kind: _Kind, call: _SizedCall, varying: Sizes) -> bool:
-        """Let paths read the sizes of calls like this one; whether they do."""
+        """Let paths read the sizes of calls like this one; whether they do: numbers among arguments they do not."""
         varying = _without(varying, kind.fixed.get(call.small, set()))
         related = _related(kind.seen, varying, call.numbers, {}) if varying and not call.numbers else None
         if related is None or len(kind.ranges) >= MOST_PROGRAMS:
@@ -368,7 +369,9 @@ class VaryingPrograms:
                         for entry in traced.size_conditions
                         if not entry.holds(_at(places, shapes))
                     )
-                    raise UnsupportedError("sizes", why="the code decides by what they are: " + ", ".join(broken))
+                    raise UnsupportedError(
+                        "sizes do not vary", why="the code decides by what they are: " + ", ".join(broken)
+                    )
                 continue
             fixed = {place for group in groups if {*group} & traced.fixed_sizes.keys() for place in group}
             for spot, place in traced.fixed_sizes.items() if not call.small else ():
@@ -430,9 +433,8 @@ class VaryingPrograms:
         if len(kind.seen) == 1:
             return  # what was declared is not all that varies: the next call tells more
         kind.times_refused += 1
-        is_of_some = bool(
-            small or kind.programs or kind.ranges
-        )  # what sizes of one window decide says nothing of many windows
+        # What sizes of one window decide says nothing of many windows.
+        is_of_some = bool(small or kind.programs or kind.ranges)
         if small or not is_of_some:
             kind.refused.add(small)
         kind.is_refused = not is_of_some or kind.times_refused >= MOST_REFUSED

@@ -96,7 +96,7 @@ def _with_reads(request: Request) -> Traced:
 
 
 def _of_all_sizes(request: Request, fixed: Traced) -> Traced:
-    """The path that reads sizes of arguments; those that it holds for one number of are `fixed_sizes`."""
+    """The path that reads sizes of arguments; FixedSizesError where it holds for one number of some."""
     again = replace(request, reads=True, decided=fixed.decisions)
     try:
         free = _with_room(again)
