@@ -81,3 +81,42 @@ def test_two_sizes_that_do_not_go_together_raise_as_in_eager(name: str) -> None:
         (9, 8),
     ):
         assert_same(hybrid, TWO[name], (first, 4), (second, 4))
+
+
+def contrasted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    logits = F.normalize(x, dim=1) @ F.normalize(y, dim=1).T / 0.1
+    return F.cross_entropy(logits, torch.arange(x.shape[0]))
+
+
+def classified(x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x, classes)
+
+
+def marked_classes(x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return F.one_hot(classes, x.shape[1]) * x
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no gradients", "gradients"])
+def test_as_many_classes_as_rows(*, grad: bool) -> None:
+    hybrid = weft.hybridize(contrasted)
+    for size in (40, 23, 57, 31, 44, 19):
+        x, y = torch.randn(size, 4, requires_grad=grad), torch.randn(size, 4)
+        torch.testing.assert_close(hybrid(x, y), contrasted(x, y))
+        if grad:
+            found, wanted = (torch.autograd.grad(one(x, y), x)[0] for one in (hybrid, contrasted))
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("function", [classified, marked_classes])
+def test_classes_are_compared_with_how_many_there_are_now(function: Callable[..., torch.Tensor]) -> None:
+    hybrid = weft.hybridize(function)
+    for size in (40, 23, 57, 31, 44, 19):
+        x, classes = torch.randn(size, size + 1), torch.randint(0, size + 1, (size,))
+        torch.testing.assert_close(hybrid(x, classes), function(x, classes))
+        for wrong in (size + 1, -3, 63):
+            classes[size // 2] = wrong
+            with pytest.raises((IndexError, RuntimeError)) as eagers:
+                function(x, classes)
+            with pytest.raises(eagers.type) as ours:
+                hybrid(x, classes)
+            assert str(ours.value) == str(eagers.value)

@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from weft.errors import UsageError
+from weft.errors import UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
 
@@ -197,7 +197,7 @@ class _Text:
         return self.text
 
 
-class FixedSizeError(UsageError):
+class FixedSizeError(UnsupportedError):
     """A size that varies was asked for as if it were one number."""
 
 

@@ -180,7 +180,10 @@ class Bounder:
             self.now[value], self.within[value] = found
             return
         if value.op == "library" and value.attributes["call"].target.startswith(CHECKS):
-            self.now[value] = self.again(value, *(self._checked(value, operand) for operand in value.operands))
+            call = value.attributes["call"]
+            attributes = MappingProxyType({"call": replace(call, arguments=fixed(call.arguments))})
+            operands = tuple(self._checked(value, operand) for operand in value.operands)
+            self.now[value] = self.emit(replace(value, operands=operands, attributes=attributes))
             self.within[value] = ()
             return
         rule = self.own_rules.get(value) or self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)
