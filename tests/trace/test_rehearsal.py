@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -131,3 +132,31 @@ def test_results_look_as_the_kernels_do_where_the_rule_says_otherwise() -> None:
     a, b = torch.tensor([0.5, 3.0]).bfloat16(), torch.tensor([0.0, 1.0])
     found = traced(functional.huber_loss, a, b)
     assert found.graph.results[0].value.type.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(("mode", "rank"), [("linear", 1), ("bilinear", 2), ("trilinear", 3), ("area", 3)])
+def test_sizes_without_elements_are_refused_as_the_kernel_does(mode: str, rank: int) -> None:
+    def larger(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=2, mode=mode)
+
+    whole = (2, 3, *(4,) * rank)
+    for place in range(rank + 2):  # no samples are taken, no channels are not
+        x = torch.ones(*whole[:place], 0, *whole[place + 1 :])
+        try:
+            expected = larger(x)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=re.escape(str(error))):
+                traced(larger, x)
+        else:
+            assert weft.hybridize(larger, whole=True)(x).shape == expected.shape
+
+
+def test_a_result_without_elements_is_asked_for_too() -> None:
+    with pytest.raises(RuntimeError, match="greater than 0"):
+        traced(lambda x: functional.interpolate(x, size=(0, 4), mode="bilinear"), torch.ones(1, 2, 3, 3))
+
+
+def test_one_combination_without_elements_tells_nothing_of_another(runs: list[str]) -> None:
+    for shape in ((0, 2, 3, 3), (0, 2, 3, 4), (0, 2, 3, 3)):
+        traced(lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), torch.ones(shape))
+    assert runs.count("aten.upsample_bilinear2d.vec") + runs.count("aten.upsample_bilinear2d.default") == 2

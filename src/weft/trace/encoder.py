@@ -2,25 +2,26 @@
 
 With a padding mask on the right, in evaluation and without gradients, eager packs rows that are not padded, and gives
 zeros for the others. Code that is intercepted does not get that way, and would give other numbers there. Whether all
-padding is on the right is known by the elements: the program decides it at each run.
+padding is on the right is known by the elements: the program decides it at each run. Its layers, and attentions, take
+short cuts of their own.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import FunctionType, MethodType
-from typing import Any, TypeGuard
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
 
 import torch
 from torch import nn
 
+from weft.trace.fast_attention import ATTENTION, DEVICES, LAYER, attention_forward, layer_forward
 from weft.trace.interception.modes import has_function_modes
 
 FORWARD = nn.TransformerEncoder.forward
-DEVICES = ("cpu", "cuda", "xpu")
 
 
 def encoder_forward(
@@ -45,17 +46,6 @@ def encoder_forward(
     return output if self.norm is None else self.norm(output)
 
 
-class EncoderForward:
-    """An encoder's forward while it is traced; by its class it is told from one that somebody put there."""
-
-    def __init__(self, encoder: nn.TransformerEncoder) -> None:
-        self.encoder = encoder
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Compute what eager does."""
-        return encoder_forward(self.encoder, *args, **kwargs)
-
-
 def _packs_rows(encoder: nn.TransformerEncoder, src: torch.Tensor, mask: torch.Tensor | None) -> bool:
     """Whether eager packs the rows of this encoder, if all padding is on the right."""
     first: Any = encoder.layers[0]
@@ -76,40 +66,67 @@ def _packs_rows(encoder: nn.TransformerEncoder, src: torch.Tensor, mask: torch.T
     return not any(tensor.requires_grad for tensor in (src, attention.in_proj_weight, attention.in_proj_bias, *own))
 
 
-def is_encoder(module: nn.Module) -> TypeGuard[nn.TransformerEncoder]:
-    """Whether a module runs PyTorch's own encoder."""
-    return isinstance(module, nn.TransformerEncoder) and type(module).forward is FORWARD
+Forward = Callable[..., Any]
+_TRANSFORMER, _ATTENTION = nn.modules.transformer, nn.modules.activation
+# Modules with short cuts: their forward, what stands in its place, and the file whose names it uses.
+SHORT_CUTS: Mapping[type[nn.Module], tuple[Forward, Forward, ModuleType]] = MappingProxyType(
+    {
+        nn.TransformerEncoder: (FORWARD, encoder_forward, _TRANSFORMER),
+        nn.TransformerEncoderLayer: (LAYER, layer_forward, _TRANSFORMER),
+        nn.MultiheadAttention: (ATTENTION, attention_forward, _ATTENTION),
+    }
+)
+
+
+class ForwardByShortCut:
+    """A module's forward while it is traced; by its class it is told from one that somebody put there."""
+
+    def __init__(self, module: nn.Module, forward: Forward) -> None:
+        self.module = module
+        self.forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute what eager does."""
+        return self.forward(self.module, *args, **kwargs)
+
+
+def _by_short_cut(module: nn.Module) -> Forward | None:
+    """What stands in the place of a module's own forward while it is traced; None for modules without short cuts."""
+    rows = (row for kind, row in SHORT_CUTS.items() if isinstance(module, kind))
+    return next((new for old, new, _ in rows if type(module).forward is old), None)
 
 
 def replace_forward() -> None:
-    """Let encoders in lazy code, too, compute what eager does: their class's forward asks whether it is intercepted.
+    """Let such modules in lazy code, too, compute what eager does: their forward asks whether it is intercepted.
 
     TorchScript reads the source of the forward that was there, and looks for its names beside the function.
     """
-    if nn.TransformerEncoder.forward is not FORWARD:
-        return
-    names = {**vars(nn.modules.transformer), **globals()}
-    found = FunctionType(encoder_forward.__code__, names, "forward", encoder_forward.__defaults__)
-    nn.TransformerEncoder.forward = functools.wraps(FORWARD)(found)  # type: ignore[method-assign]
+    for kind, (old, new, file) in SHORT_CUTS.items():
+        if kind.forward is old:
+            names = {**vars(file), **new.__globals__}
+            found = FunctionType(new.__code__, names, "forward", new.__defaults__)
+            kind.forward = functools.wraps(old)(found)
 
 
 @contextmanager
 def as_eager_computes(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """While this is open the encoders among modules are traced as eager computes them.
+    """While this is open modules with short cuts among these are traced as eager computes them.
 
     Other threads may call them meanwhile: what they run is the same where nothing is traced.
     """
     with ExitStack() as stack:
         for module in modules:
-            if is_encoder(module) and "forward" not in module.__dict__:
-                module.__dict__["forward"] = EncoderForward(module)
+            forward = None if "forward" in module.__dict__ else _by_short_cut(module)
+            if forward is not None:
+                module.__dict__["forward"] = ForwardByShortCut(module, forward)
                 stack.callback(module.__dict__.pop, "forward", None)
         yield
 
 
 def traced_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What to trace in the place of a function: an encoder's own forward has another form."""
+    """What to trace in the place of a function: the own forward of a module with a short cut has another form."""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, nn.TransformerEncoder) and getattr(function, "__func__", None) is FORWARD:
-        return MethodType(encoder_forward, owner)
+    for old, new, _ in SHORT_CUTS.values():
+        if isinstance(owner, nn.Module) and getattr(function, "__func__", None) is old:
+            return MethodType(new, owner)
     return function

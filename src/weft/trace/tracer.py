@@ -85,7 +85,7 @@ from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_t
 from weft.trace.request import Request
 from weft.trace.results.corrections import CORRECTIONS, correct_strides
 from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
-from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
+from weft.trace.results.rehearsal import RULES_RAISE, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import row_by_rule, stays_in_place
 from weft.trace.results.result_types import stand_ins
 from weft.trace.results.symbol_rules import result_by_symbols
@@ -670,7 +670,7 @@ class Tracer:
             return self.interception.run(operator, arguments, keywords)
         except (*DATA_DEPENDENT, NO_SHAPE_RULE):
             raise
-        except REFUSALS:
+        except RULES_RAISE:
             if has_symbols((arguments, keywords)):
                 raise  # the kernel would tell of the sizes of this call alone
             with self.interception.plainly():

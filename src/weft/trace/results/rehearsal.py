@@ -3,7 +3,8 @@
 PyTorch's rules for stand-ins know sizes, but not all that a processor's kernels check: whether dtypes may be mixed,
 whether there is a kernel for integers at all, whether a number fits, whether memory that is written overlaps. What a
 kernel says of one combination of dtypes holds for every call of it, so it is asked once. Single floats, of which
-programs are made, are taken as checked.
+programs are made, are taken as checked; but not where something has no elements, of which kernels refuse some sizes
+(an image without rows has no other size) and rules none.
 
 What a kernel raises on zeros, on ones and on halves is what it raises on anything.
 """
@@ -37,6 +38,7 @@ LARGEST = 1 << 18  # elements of arguments that are made as they are: larger one
 SMALL = 127  # fits into every dtype of numbers
 FILLS = ((0, 0), (1, 1), (0.5, 0))  # for floats, for integers: 0 is a place in everything that has places
 REFUSALS = (RuntimeError, IndexError, TypeError, ValueError)  # what operators raise
+RULES_RAISE = (*REFUSALS, ArithmeticError, AssertionError, LookupError, AttributeError)  # rules are Python's code
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # No kernels of these take floats, though their rules may.
 WHOLE_NUMBERS = ("aten.bitwise_", "aten.__", "aten.gcd", "aten.lcm")
@@ -83,7 +85,7 @@ def as_kernel(operator: Operator, target: str, given: tuple[tuple[Any, ...], dic
     tensors = tensors_of(given)
     if not _is_possible(target, tensors):
         return result
-    key = _combination(target, given, tensors)
+    key = _combination(target, given, tensors, is_empty=any(one.numel() == 0 for one in tensors_of(result)))
     if key is None or key in _checked:
         return result
     rehearsal = _Rehearsal(operator, target, given, tensors)
@@ -115,8 +117,10 @@ def _is_possible(target: str, tensors: list[torch.Tensor]) -> bool:
     return plain and target.startswith("aten.") and not target.startswith(OPAQUE) and not is_uninitialised(target)
 
 
-def _combination(target: str, given: tuple[tuple[Any, ...], dict[str, Any]], tensors: list[torch.Tensor]) -> Key | None:
-    """Say all of a call that checks of dtypes look at; None where it is known to pass them."""
+def _combination(
+    target: str, given: tuple[tuple[Any, ...], dict[str, Any]], tensors: list[torch.Tensor], *, is_empty: bool
+) -> Key | None:
+    """Say all of a call that checks look at; None where it is known to pass them: never where something is empty."""
     names, numbers = _parameters(target)
     named = [*zip(names, given[0], strict=False), *given[1].items()]
     writes = written_arguments(target)
@@ -124,11 +128,15 @@ def _combination(target: str, given: tuple[tuple[Any, ...], dict[str, Any]], ten
     overlaps = any(map(_overlaps, written))
     shares = bool(written) and len({storage_key(tensor) for tensor in tensors}) < len(tensors)
     rare = any(name in numbers and isinstance(value, bool | complex) for name, value in named)
-    if not (overlaps or shares or rare) and _is_usual(target, tuple(tensor.dtype for tensor in tensors)):
+    is_empty = is_empty or any(tensor.numel() == 0 for tensor in tensors)
+    if not (overlaps or shares or rare or is_empty) and _is_usual(target, tuple(tensor.dtype for tensor in tensors)):
         return None
     words = tuple((name, _word(value, is_number=name in numbers)) for name, value in named)
     windows = tuple((storage_key(tensor), tensor.storage_offset(), tensor.stride()) for tensor in tensors)
-    return target, words, torch.get_default_dtype(), windows if shares else overlaps
+    seen = windows if shares else overlaps
+    if is_empty:  # what is refused then is a matter of sizes
+        return target, words, tuple(map(_size_word, tree_flatten(given)[0])), torch.get_default_dtype(), seen
+    return target, words, torch.get_default_dtype(), seen
 
 
 def _is_usual(target: str, dtypes: tuple[torch.dtype, ...]) -> bool:
@@ -160,6 +168,13 @@ def _word(value: Any, *, is_number: bool) -> Any:
         # Modes of losses and the like are small numbers.
         return value if type(value) is int and not is_number and 0 <= value <= 2 else type(value)
     return type(value), repr(value)
+
+
+def _size_word(leaf: Any) -> Any:
+    """Say of an argument what checks of sizes look at: of what varies only what it is."""
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape)
+    return type(leaf) if isinstance(leaf, (*SYMBOLS, torch.Generator)) else repr(leaf)
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
