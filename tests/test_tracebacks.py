@@ -132,6 +132,30 @@ def test_an_error_of_pytorch_in_the_users_code_is_shown_as_without_weft() -> Non
     assert lines[0] == lines[1]
 
 
+NEARLY: dict[str, tuple[Callable[[], Any], str]] = {
+    "step": (lambda: weft.step(nn.Linear(2, 2), nn.MSELoss(), None, clipnorm=1), "clip_norm"),  # type: ignore[call-arg, arg-type]
+    "prepare": (lambda: weft.prepare(nn.Linear(2, 2), torch.ones(2), size={}), "sizes"),  # type: ignore[call-arg]
+    "limit": (lambda: weft.limit(task=1), "tasks"),  # type: ignore[call-arg]
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_a_parameter_that_is_nearly_one_is_told_which(name: str) -> None:
+    call, meant = NEARLY[name]
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '\w+'\. Did you mean '{meant}'\?$"):
+        call()
+
+
+def test_a_mistake_inside_of_a_call_is_told_as_it_is() -> None:
+    @shows_less
+    def outer(tasks: int = 1) -> Any:
+        return dict.fromkeys(task=tasks)  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError) as caught:
+        outer()
+    assert "mean" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", [InternalError, RuntimeError])
 def test_an_error_that_may_be_our_mistake_keeps_all_frames(kind: type[Exception]) -> None:
     names: dict[str, Any] = {"kind": kind}

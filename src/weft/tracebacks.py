@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -11,6 +14,7 @@ from weft.config import config
 from weft.errors import InternalError, UsageError, WeftError
 from weft.owners import Owner, owner_of
 
+UNEXPECTED = re.compile(r".* got an unexpected keyword argument '(?P<name>\w+)'")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,10 +27,23 @@ def shows_less(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*arguments, **keywords)
         except Exception as error:
+            if type(error) is TypeError:
+                _suggest(error, function)
             show_less(error)
             raise
 
     return call
+
+
+def _suggest(error: TypeError, function: Callable[..., object]) -> None:
+    """Name the parameter that an unknown one looks like, as Python does from 3.13 on."""
+    found = UNEXPECTED.fullmatch(str(error))
+    frame = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    if found is None or frame is not None:  # Python says more already, or it is another call's inside
+        return
+    close = difflib.get_close_matches(found["name"], inspect.signature(function).parameters, 1)
+    if close:
+        error.args = (f"{error}. Did you mean '{close[0]}'?",)
 
 
 def show_less(error: BaseException) -> None:

@@ -28,6 +28,21 @@ def test_what_is_shown_is_what_is_printed(weft: Weft) -> None:
     assert {line: weft(*line.split()).out for line in answers} == answers
 
 
+def test_the_files_that_it_gives_are_what_its_commands_take(
+    weft: Weft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, code in zip(("net.py", "run.py"), re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S), strict=True):
+        Path(name).write_text(code, encoding="utf-8")
+    assert "return" in weft("show", "net.py:net").out
+    assert weft("show", "net.py:net", "--stage", "plan").status == 0
+    trained = weft("train", "run.py:run", "--devices", "2", "--resume", "auto")
+    assert trained.status == 0, trained.err
+    assert (
+        "nothing to train: 1 epoch and 8 steps are done already" in weft("train", "run.py:run", "--resume", "auto").err
+    )
+
+
 def test_every_command_and_every_exit_status_has_its_place() -> None:
     assert re.findall(r"^### `weft (\w+)`$", TEXT, re.MULTILINE) == [command.name for command in COMMANDS]
     names = "OK CLAIM_FAILED USAGE UNSUPPORTED EXECUTION INTERNAL INTERRUPTED BROKEN_PIPE TERMINATED"

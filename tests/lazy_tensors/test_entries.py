@@ -12,8 +12,19 @@ from torch import nn
 from torch.nn import functional
 
 import weft
+from weft.lazy_tensors.intercept import behind_class_method
 
 pytestmark = pytest.mark.usefixtures("own_engine", "by_library")
+
+
+def test_a_class_method_is_called_with_its_class_whether_python_or_c_has_it() -> None:
+    class Written:
+        @classmethod
+        def made(cls) -> type:
+            return cls
+
+    assert behind_class_method(Written, "made")(Written) is Written
+    assert behind_class_method(dict, "fromkeys")(dict, "a") == {"a": None}  # as `Function.apply` since PyTorch 2.14
 
 
 def net() -> nn.Module:

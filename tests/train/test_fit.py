@@ -47,6 +47,15 @@ def test_a_callback_stops_training_after_a_batch_and_fit_says_so() -> None:
     assert said[-1] == "training ends after epoch 1: three are enough"
 
 
+def test_fit_says_that_all_is_done_already() -> None:
+    said: list[str] = []
+    made = trainer()
+    made.fit(data(), epochs=2, say=quiet)
+    for given in ({"epochs": 2}, {"max_steps": 5}):
+        made.fit(data(), say=said.append, **given)
+    assert said == ["nothing to train: 2 epochs and 10 steps are done already, and fit trains so many in all"] * 2
+
+
 def test_early_stop_ends_when_a_figure_stays_and_goes_on_from_a_checkpoint() -> None:
     stop = weft.EarlyStop("loss", 2, larger=False)
     asked: list[str] = []

@@ -184,8 +184,19 @@ def test_predictions_are_those_of_evaluation_mode_in_order() -> None:
     assert net.training
     torch.testing.assert_close(weft.predict(net, DataLoader(TensorDataset(X), 5)), expected)
     torch.testing.assert_close(weft.predict(Two(), [(X, X, Y)]).shape, torch.Size([12, 3]))
+    torch.testing.assert_close(made.predict(X), expected)
     with pytest.raises(weft.UsageError, match="no batch to predict"):
         made.predict([])
+
+
+def test_callbacks_say_what_they_do(tmp_path: Path) -> None:
+    assert (
+        repr(weft.EarlyStop("loss", 2))
+        == "EarlyStop(figure='loss', patience=2, larger=True, by=0.0, best=-inf, since=0)"
+    )
+    best = weft.BestCheckpoint(tmp_path / "best")
+    assert repr(best).startswith("BestCheckpoint(checkpoints=weft.Checkpoints(")
+    assert "figure=" in repr(best)
 
 
 def test_a_trainer_and_its_checkpoints_fit_on_a_screen(tmp_path: Path) -> None:

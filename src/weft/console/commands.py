@@ -227,7 +227,7 @@ COMMANDS = (
         ),
         (
             Argument("TARGET", "file.py:name of what gives (trainer, train, test), or examples.lenet, .resnet18, .mlp"),
-            Argument("--devices", "all, or names with commas: cpu:0,cpu:1", shows="NAMES", default="all"),
+            Argument("--devices", "all, how many, or names: cpu:0,cpu:1", shows="NAMES", default="all"),
             Argument("--epochs", "epochs in all, with those before a stop", "COUNT", default=1, read=whole),
             Argument("--resume", "auto: go on from the newest checkpoint", shows="auto", choices=("auto",)),
             Argument("--checkpoints", "where each epoch is saved (checkpoints, with --resume)", shows="FOLDER"),

@@ -9,9 +9,10 @@ Everything else goes the usual way.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from sys import _getframe
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from weakref import ref
 
 import torch
@@ -255,8 +256,8 @@ def intercept_entries(kind: type, calls: Iterable[tuple[type, str]], traces: Ite
             return SESSION.now(function, args, kwargs, changes=True)
 
     torch.autograd.backward = _around(torch.autograd.backward, at_once)
-    apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
-    torch.autograd.Function.apply = classmethod(_around(apply, _without_self(at_once)))  # type: ignore[assignment]
+    apply = _around(behind_class_method(torch.autograd.Function, "apply"), _without_self(at_once))
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
     for module, name in ((torch.jit, "trace"), (torch.jit, "trace_module")):
         setattr(module, name, _around(getattr(module, name), at_once))
     for program, name in calls:
@@ -270,6 +271,12 @@ def intercept_entries(kind: type, calls: Iterable[tuple[type, str]], traces: Ite
         setattr(module, name, _around(getattr(module, name), _settled))
     compile_nothing_under(kind)
     replace_forward()
+
+
+def behind_class_method(owner: type, name: str) -> Callable[..., Any]:
+    """The function that is called with the class: `Function.apply` is in Python until PyTorch 2.13, and in C since."""
+    found = inspect.getattr_static(owner, name)
+    return cast("Callable[..., Any]", getattr(found, "__func__", found))  # C's descriptors are called with the class
 
 
 def _around(function: Callable[..., Any], caller: Callable[[Callable[..., Any], Any, Any], Any]) -> Callable[..., Any]:

@@ -41,6 +41,10 @@ class Callback:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what a checkpoint kept."""
 
+    def __repr__(self) -> str:
+        shown = ((name, value) for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
+
 
 class EarlyStop(Callback):
     """Ends training when a figure of the history has not become better for `patience` epochs."""

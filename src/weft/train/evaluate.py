@@ -86,8 +86,10 @@ def predict(net: Callable[..., Any], batches: Iterable[Any]) -> Any:
     """Give a network's answers to all batches, in evaluation mode and without gradients, put together on the CPU.
 
     A batch is a tensor or a dictionary that the network is called with, or fields: the only one, or as for training all
-    but the last, which is the target.
+    but the last, which is the target. A tensor or a dictionary in the place of batches is the only batch.
     """
+    if isinstance(batches, torch.Tensor | Mapping):
+        batches = [batches]
     home = device_of(net).torch_device
     modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
     answers = []

@@ -285,6 +285,8 @@ class Trainer:
                 self.load(checkpoints, train)
             data = self._data = self._going_through(train)
             speaks = say if self.peers is None or self.peers.rank == 0 else None
+            if speaks is not None and (self.epoch >= last_epoch or self.steps >= self._last_step):
+                speaks(f"nothing to train: {self._facts()[-1]} are done already, and fit trains so many in all")
             inside = _TestInside(test, test_every, speaks) if test is not None and test_every is not None else None
             while self.epoch < last_epoch and self.steps < self._last_step and self._stopped is None:
                 row = self._epoch(data, test, speaks, inside)

@@ -203,5 +203,5 @@ def parsed_values(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parsed_devices(word: str) -> Any:
-    """Read names of devices with commas between them."""
-    return word if word == "all" else word.split(",")
+    """Read names of devices with commas between them, or how many there are to be."""
+    return int(word) if word.isdecimal() else word if word == "all" else word.split(",")

@@ -459,7 +459,7 @@ class _OpenShapes(UnplacedShapes):
     _set_replacement = _without_dynamo(ShapeEnv._set_replacement)
 
 
-KNOWN = "2.13."  # the releases of PyTorch whose constructors are repeated, or copied, here
+KNOWN = ("2.13.", "2.14.")  # the releases of PyTorch whose constructors are repeated, or copied, here
 
 
 def _may_do_without_dynamo() -> bool:
