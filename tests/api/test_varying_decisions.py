@@ -15,6 +15,8 @@ from weft.api import hybrid as hybrids
 from weft.api.varying import MOST_LEFT
 from weft.compile import ahead
 from weft.config import overrides
+from weft.trace.request import Request
+from weft.trace.traced import Traced, traced_once
 
 __all__ = ["poisoned"]
 SIZES = ((4, 16), (3, 9), (2, 2), (4, 15), (3, 16), (4, 12), (2, 13))
@@ -128,3 +130,38 @@ def test_ways_to_aliases_are_wrapped_before_code_is_traced(monkeypatch: pytest.M
     monkeypatch.setattr(ahead, "notice_aliases", lambda: order.append("notice") or notice())
     weft.hybridize(lambda x: x + 1)(torch.ones(2))
     assert order[0] == "notice"
+
+
+class Twice(Masked):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Another decision behind the first, which catches what is raised at it."""
+        found = self.layer(x)
+        try:
+            whole = bool(mask.all())
+        except Exception:  # noqa: BLE001 - as users write it
+            return found * 0
+        return found.exp() if whole and (mask.sum() > 3) else found
+
+
+@pytest.mark.parametrize(("kind", "ended"), [(Masked, [True]), (Twice, [True, False])])
+def test_a_call_is_traced_no_further_than_to_what_it_is_asked_for(
+    kind: type[Masked], ended: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, found = kind(), []
+
+    def traced(request: Request) -> Traced:
+        if not request.decides:
+            return traced_once(request)
+        found.append(True)
+        result = traced_once(request)
+        found[-1] = False
+        return result
+
+    monkeypatch.setattr("weft.trace.varying.traced_once", traced)
+    fast = weft.hybridize(copy.deepcopy(net))
+    with torch.no_grad():
+        for count, length in SIZES:
+            for whole in (True, length % 3 > 0):
+                x, mask = batch(count, length, whole=whole)
+                torch.testing.assert_close(fast(x, mask), net(x, mask))
+    assert found == ended

@@ -20,6 +20,7 @@ from weft.ir.graph import Place, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.ops import effect_of
 from weft.ir.types import TensorType
+from weft.trace.interception.refusals import note_raised
 from weft.trace.python_state.counters import Condition, NumberLeaf, is_countable
 
 MOST_DECISIONS = 64  # of one path
@@ -187,6 +188,14 @@ class RealValues:
         return found
 
 
+class EnoughDecidedError(UnsupportedError):
+    """A trace has decided as often as was asked of it."""
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        super().__init__("a trace ends at a decision")
+        self.decisions = tuple(decisions)
+
+
 class Decisions:
     """The decisions of one trace."""
 
@@ -196,9 +205,14 @@ class Decisions:
         inputs: Callable[[], Mapping[Value, Any]],
         name: str,
         before: Sequence[Decision] | None = None,
+        most: int | None = None,
     ) -> None:
-        """With `before`, what these decisions of another trace of the same call were told is known."""
+        """With `before`, what these decisions of another trace of the same call were told is known.
+
+        After `most` of them the trace ends with an EnoughDecidedError.
+        """
         self.made: list[Decision] = []
+        self._most = most
         self._values = values
         self._real = RealValues(values, inputs)
         self._name = name
@@ -268,6 +282,10 @@ class Decisions:
         self._check_count()
         real = self._asked(values, place)
         self.made.append(Decision(tuple(values), ask, ask(*real), len(self._values), place, None, real))
+        if self._most is not None and len(self.made) >= self._most:
+            enough = EnoughDecidedError(self.made)
+            note_raised(enough)
+            raise enough
         return list(real)
 
 

@@ -98,7 +98,8 @@ class ReadValues:
     def __init__(self, tracer: TracesValues, flow: bool, before: Sequence[Decision] | None = None) -> None:
         self._tracer = tracer
         self._flow = flow
-        self._decisions = Decisions(tracer.recorder.values, tracer.real_inputs, tracer.request.name, before)
+        request, values = tracer.request, tracer.recorder.values
+        self._decisions = Decisions(values, tracer.real_inputs, request.name, before, request.ends_after)
         self._parts: dict[Any, Any] = {}  # sizes that are computed, by what they are
         self._read_of: dict[Any, NumberRead] = {}  # by the symbol of such a size: the read that it is computed after
 

@@ -62,4 +62,5 @@ class Request:
     plain: frozenset[int] = frozenset()  # numbers that are read, by decision, which are no sizes though they flow on
     rooms: Mapping[int, int] = field(default_factory=dict)  # of these, by number: how large they may become
     decided: Sequence[Decision] | None = None  # by another trace of the same call
+    ends_after: int | None = None  # decisions: they are all that is asked of the trace
     expected: Sequence[Decision] | None = None  # by a call of other sizes; what tensors say is checked in each run

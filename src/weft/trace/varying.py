@@ -14,6 +14,7 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.library import flat_results
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
+from weft.trace.decisions import Decision, EnoughDecidedError
 from weft.trace.interception.modes import Autocast
 from weft.trace.interception.refusals import is_refusal
 from weft.trace.python_state.effects import Rebound
@@ -45,10 +46,7 @@ def trace_varying(request: Request, asked: AskedSizes, now: Request | None = Non
         except UnsupportedError as error:
             if now is None or not is_refusal(error, "branch"):
                 raise
-            walked = now.walk(*now.state.roots)
-            told = traced_once(replace(now, decides=True, numbers=frozenset(), state=walked)).decisions
-            request = replace(request, expected=told, state=request.walk(*request.state.roots))
-            plain = traced_with_numbers(request)
+            request, plain = _as_told(request, now)
         numbers = request.numbers - plain.fixed
         state = request.walk(*request.state.roots)
         return plain, traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
@@ -72,6 +70,32 @@ def trace_varying(request: Request, asked: AskedSizes, now: Request | None = Non
     except OtherOperatorsError:
         why = "PyTorch runs other operators for other sizes"
         raise UnsupportedError(f"the sizes of {name} do not vary", why=why) from None
+
+
+def _as_told(request: Request, now: Request) -> tuple[Request, Traced]:
+    """Trace code that decides as it does in the call at hand.
+
+    Most code decides once, before it has computed much: the trace of that call ends there, unless there is more.
+    """
+    for most in (1, None):
+        told = _decisions(now, most)
+        request = replace(request, expected=told, state=request.walk(*request.state.roots))
+        try:
+            return request, traced_with_numbers(request)
+        except UnsupportedError as error:
+            if most is None or len(told) < most or not is_refusal(error, "branch"):
+                raise
+    raise AssertionError("the last trace has all decisions")
+
+
+def _decisions(now: Request, most: int | None) -> Sequence[Decision]:
+    """The first decisions of a call, or all."""
+    walked = now.walk(*now.state.roots)
+    try:
+        traced = traced_once(replace(now, decides=True, numbers=frozenset(), state=walked, ends_after=most))
+    except EnoughDecidedError as enough:
+        return enough.decisions
+    return traced.decisions
 
 
 def _laid_out(found: Traced, plain: Traced) -> Traced:

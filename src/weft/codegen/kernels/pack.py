@@ -41,6 +41,7 @@ class PackEmitter:
         self.vectors = Vectors(writer, kernel.element, kernel.lanes)
         self.read = self.vectors.of(kernel.read)
         self.square = ""
+        self.panels: dict[tuple[int, int], str] = {}
         self.given = Parameters.of(writer, kernel)
         rows = len(kernel.batch)
         self.inner = self.given.ends.get(rows, writer.integer(kernel.inner))
@@ -99,17 +100,8 @@ class PackEmitter:
             with writer.loop(0, self.inner) as loop:
                 self._row(moved(packed, (loop.index, vectors * lanes)), seen(source, (loop.index, row)), vectors, tail)
             return
-        (whole, _), full = writer.divide(self.inner, lanes), vectors if tail == lanes else vectors - 1
-        done, none = writer.multiply(whole, lanes), writer.integer(0)
-        with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
-            to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
-            of = seen(source, (vector.index, lanes * column), (square.index, lanes))
-            writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes}, i64 {column})")
-        self._numbers(packed, source, (done, self.inner), (0, full * lanes, vectors * lanes))
-        if full < vectors:
-            at = full * lanes
-            self._numbers(packed, source, (none, self.inner), (at, at + tail, vectors * lanes))
-            self._zeros(packed, (at + tail, vectors * lanes))
+        panel = self._turned_panel(vectors, tail)
+        writer.emit_void(f"call void @{panel}({packed}, {source}, {self.inner}, i64 {column})")
 
     def _groups(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Pack one panel in groups: numbers along the sum, side by side, as one word of each column."""
@@ -171,23 +163,6 @@ class PackEmitter:
                 value = self._number(self.read.address(source, column * self.kernel.source.column))
             writer.store(value, self.vectors.address(packed, column))
 
-    def _numbers(
-        self, packed: Register, source: Register, rows: tuple[Register, Register], columns: tuple[int, int, int]
-    ) -> None:
-        """Copy some rows of some columns, of a panel of a width, one by one: what is left over at the edges."""
-        first, stop, width = columns
-        with self.writer.loop(*rows) as row, self.writer.loop(first, stop) as column:
-            of = self.read.moved(source, (row.index, 1), (column.index, self.kernel.source.column))
-            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
-            self.writer.store(self._number(of), to)
-
-    def _zeros(self, packed: Register, columns: tuple[int, int]) -> None:
-        """Fill the columns up to the width of the panel."""
-        first, width = columns
-        with self.writer.loop(0, self.inner) as row, self.writer.loop(first, width) as column:
-            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
-            self.writer.store(constant(self.vectors.element, 0.0), to)
-
     def _multiply(self, packed: Register, scale: Register, kind: PanelKind) -> None:
         """Multiply the columns of a packed panel."""
         writer, vectors, lanes = self.writer, self.vectors, self.kernel.lanes
@@ -199,11 +174,15 @@ class PackEmitter:
                 place = vectors.address(at, vector * lanes)
                 vectors.store(writer.binary("fmul", vectors.load(place), by), place)
 
-    def _square(self) -> str:
-        """Name the function that transposes one whole square into a panel of a width, from columns so far apart.
+    def _turned_panel(self, vectors: int, tail: int) -> str:
+        """Name the function that packs one panel of so many vectors, whose columns lie side by side."""
+        panel = (vectors, tail)
+        if panel not in self.panels:
+            self.panels[panel] = TurnedPanel(self.writer.module, self.kernel, panel).emit(self._square())
+        return self.panels[panel]
 
-        Of all packings, what differs is an argument: then a module has the function once.
-        """
+    def _square(self) -> str:
+        """Name the function that transposes one whole square into a panel of a width, from columns so far apart."""
         if not self.square:
             self.square = f"{self.kernel.name}.square"
             writer = self.writer.module.inner_function(self.square, ["ptr", "ptr", "i64", "i64"])
@@ -227,6 +206,56 @@ class PackEmitter:
 
     def _converted(self, numbers: Register) -> Register:
         return converted(self.writer, numbers, self.kernel.casts)
+
+
+class TurnedPanel:
+    """Emits the function of one panel whose columns lie side by side: void panel(packed*, source*, rows, apart).
+
+    Of all packings, what differs is an argument: then a module has the function once, and compiles it once.
+    """
+
+    def __init__(self, module: Module, kernel: PackKernel, panel: tuple[int, int]) -> None:
+        self.kernel = kernel
+        self.vectors_in_panel, self.tail = panel
+        self.name = f"{kernel.name}.panel{self.vectors_in_panel}.{self.tail}"
+        self.writer = module.inner_function(self.name, ["ptr", "ptr", "i64", "i64"])
+        self.vectors = Vectors(self.writer, kernel.element, kernel.lanes)
+        self.read = self.vectors.of(kernel.read)
+        self.packed, self.source, self.rows, self.apart = self.writer.parameters
+        self.width = self.vectors_in_panel * kernel.lanes
+
+    def emit(self, square: str) -> str:
+        """Emit whole squares, then what is left over at the edges; give the function's name."""
+        writer, lanes, moved = self.writer, self.kernel.lanes, self.vectors.moved
+        whole, _ = writer.divide(self.rows, lanes)
+        full = self.vectors_in_panel - (self.tail < lanes)
+        with writer.loop(0, full) as vector, writer.loop(0, whole) as each:
+            to = moved(self.packed, (vector.index, lanes), (each.index, self.width * lanes))
+            of = self._seen(writer.multiply(each.index, lanes), writer.multiply(vector.index, lanes))
+            writer.emit_void(f"call void @{square}({to}, {of}, i64 {self.width}, {self.apart})")
+        done = full * lanes
+        self._numbers((writer.multiply(whole, lanes), self.rows), (0, done))
+        if done < self.width:
+            self._numbers((writer.integer(0), self.rows), (done, done + self.tail))
+            self._zeros(done + self.tail)
+        return self.name
+
+    def _seen(self, row: Register, column: Register) -> Register:
+        """Give the address of a number in the source."""
+        return self.read.moved(self.source, (self.writer.binary("mul", column, self.apart), 1), (row, 1))
+
+    def _numbers(self, rows: tuple[Register, Register], columns: tuple[int, int]) -> None:
+        """Copy some rows of some columns one by one."""
+        with self.writer.loop(*rows) as row, self.writer.loop(*columns) as column:
+            to = self.vectors.moved(self.packed, (row.index, self.width), (column.index, 1))
+            number = self.writer.load(self.read.element, self._seen(row.index, column.index))
+            self.writer.store(converted(self.writer, number, self.kernel.casts), to)
+
+    def _zeros(self, first: int) -> None:
+        """Fill the columns up to the width of the panel."""
+        with self.writer.loop(0, self.rows) as row, self.writer.loop(first, self.width) as column:
+            to = self.vectors.moved(self.packed, (row.index, self.width), (column.index, 1))
+            self.writer.store(constant(self.vectors.element, 0.0), to)
 
 
 def converted(writer: FunctionWriter, numbers: Register, casts: Sequence[str]) -> Register:

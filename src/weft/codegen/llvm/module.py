@@ -186,9 +186,16 @@ class Loop:
 def without_equals(functions: Iterable[str]) -> list[str]:
     """Leave out every internal function that another one is equal to, and let its callers call that one.
 
-    A text may have several functions; only one that is a text of its own is left out.
+    A text may have several functions; only one that is a text of its own is left out. Callers of functions that have
+    become one may be equal, too.
     """
     texts = list(functions)
+    while len(left := _without_equals(texts)) < len(texts):
+        texts = left
+    return texts
+
+
+def _without_equals(texts: list[str]) -> list[str]:
     first: dict[str, str] = {}  # the name of the first function of a body
     others: dict[str, str] = {}  # the names of those that are left out, and of what stands for them
     kept = []

@@ -298,6 +298,8 @@ class Kept:
         kinds |= {id(part): "registry" for module in state.modules for part in registries(module)}
         found: list[Change] = []
         for container, before in self._before.values():
+            if _is_as_before(container, before):
+                continue
             kind = kinds.get(id(container), "class" if id(container) in owners else "")
             place = partial(_place, state, container, owners.get(id(container)))
             for change in _changes(place, before, kind):
@@ -408,8 +410,19 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
         return frozenset() if same else None
     if not isinstance(container, (dict, Slotted)):
         return frozenset()
-    names = entries(container).keys() | before.keys()
+    now = entries(container)
+    if len(now) == len(before) and all(map(is_, now, before)) and all(map(is_, now.values(), before.values())):
+        return frozenset()  # as of nearly all
+    names = now.keys() | before.keys()
     return frozenset(name for name in names if look(container, name) is not look(before, name))
+
+
+def _is_as_before(container: Any, before: Any) -> bool:
+    """Whether a container holds what it held, in the same order."""
+    changed = _difference(container, before)
+    if changed is None or changed:
+        return False
+    return not isinstance(container, dict) or all(map(is_, dict.keys(container), before))
 
 
 def _emptied(container: Any, before: Any, owners: Mapping[int, type]) -> str | None:

@@ -220,10 +220,10 @@ def can_change(thing: Any, depth: int = 0) -> bool:
 
 def container_kind(thing: Any) -> Any:
     """Which of the kinds of containers a thing is, or is derived from; None if it is none."""
-    kind = type(thing)
-    if kind in CONTAINERS or kind is torch.Tensor:
-        return None if kind is torch.Tensor else kind
-    return next((base for base in CONTAINERS if issubclass(kind, base)), None)  # a weak proxy is none of what it is of
+    kind = type(thing)  # a weak proxy is none of what it is of
+    if not issubclass(kind, CONTAINERS):
+        return None
+    return kind if kind in CONTAINERS else next(base for base in CONTAINERS if issubclass(kind, base))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -305,12 +305,10 @@ def _beside(fact: NameFact, touched: Touched) -> NameFact | None:
 def _visit_absent(state: PythonState, own: MutableMapping[str, Any], kinds: tuple[type, ...], path: str) -> None:
     """Visit names that an object or class does not have itself, where code asks for that, or finds them in a class."""
     bases = [vars(base) for kind in kinds for base in kind.__mro__ if base not in (object, type)]
+    known = set().union(*bases)
     asks = not ABSENCE_QUESTIONS.isdisjoint(state.mentioned)
-    names = frozenset(
-        name
-        for name in state.mentioned | IMPLICIT
-        if name not in own and (any(name in base for base in bases) or (asks and name not in IMPLICIT))
-    )
+    asked = (state.mentioned - IMPLICIT if asks else state.mentioned & known) | (IMPLICIT & known)
+    names = frozenset(asked - own.keys() if isinstance(own, dict) else (name for name in asked if name not in own))
     if names:
         absent = AbsentNames(own)
         state.names.setdefault((identity(absent), names), name_fact((absent, names, f"which names {path} has", ())))
