@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import weft
+from weft.config import overrides
 
 HEADS, WIDTH = 2, 8
 
@@ -176,6 +177,30 @@ def test_prompts_with_padding_hide_it(nets):
             mask[0, :3] = mask[1, :1] = 0
             assert generate(fast, ours, ids, 12, mask) == generate(net, theirs, ids, 12, mask)
             assert_alike(ours, theirs)
+
+
+class Deciding(Decoder):
+    def forward(self, ids, cache, mask=None):
+        """A mask that hides nothing is left out, as transformers has it."""
+        return super().forward(ids, cache, None if mask is None or mask.all() else mask)
+
+
+def test_a_cache_grows_in_place_where_values_decide_too():
+    torch.manual_seed(0)
+    net, other = Deciding().eval(), Deciding().eval()
+    other.load_state_dict(net.state_dict())
+    with torch.no_grad(), overrides(whole="off"):
+        fast = weft.hybridize(other)
+        for hidden in (False, False, True):
+            if hidden:
+                plans = [one.guarded.program._forward().planned for one in fast.forward.varying]
+            ours, theirs, ids = Cache(), Cache(), torch.randint(32, (2, 6))
+            mask = torch.ones_like(ids)
+            mask[0, 0] = not hidden
+            assert generate(fast, ours, ids, 12, mask) == generate(net, theirs, ids, 12, mask)
+            assert_alike(ours, theirs)
+    # Else each call would copy the memory of all tokens that may come.
+    assert 4 in [sum(len(region.replaced) for region in plan.regions) for plan in plans]
 
 
 def test_what_somebody_kept_stays_what_it_was(nets):

@@ -252,7 +252,9 @@ class Planner:
             found = [replace(one, inputs=tuple(dict.fromkeys((*one.inputs, *holders)))) for one in found]
         compiled = with_regions(lifted, found)
         regions = []
-        for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
+        # What varies in size was put into memory of the program's own, which is as large as it can be.
+        owned = () if self.varying is None else self.varying.inputs.keys()
+        for region, pairs in zip(found, replaceable(lifted, compiled, found, owned), strict=True):
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             plan = write_over_operands(plan, self.lanes, self.target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,6 +14,7 @@ from tests.plan.test_native_orders import EAGER, HOST, NativeMachine, any_order,
 
 from weft.compile.pipeline import compile_graph
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.library import Call, Operand
 from weft.ir.parser import parse_graph
 from weft.ir.types import contiguous
 from weft.passes.pipeline import run_pipeline
@@ -43,9 +45,9 @@ def made(op: str, *operands: Value) -> Value:
     return Value(op, operands, KIND)
 
 
-def pairs_of(graph: Graph) -> list[tuple[tuple[int, int], ...]]:
+def pairs_of(graph: Graph, owned: Collection[Value] = ()) -> list[tuple[tuple[int, int], ...]]:
     regions = find_regions(graph, frozenset())
-    return replaceable(graph, with_regions(graph, regions), regions)
+    return replaceable(graph, with_regions(graph, regions), regions, owned)
 
 
 def region(inputs: tuple[Value, ...], values: tuple[Value, ...], outputs: tuple[Value, ...]) -> Region:
@@ -105,6 +107,16 @@ def test_a_value_that_is_handed_out_too_is_no_replacement() -> None:
     write = (Write(weight, new),)
     assert pairs_of(Graph("update", (weight, gradient), (new,), (), write)) == [((0, 0),)]
     assert pairs_of(Graph("update", (weight, gradient), (new,), (Result(new),), write)) == [()]
+
+
+def test_before_what_can_fail_only_memory_that_nobody_else_has_is_written_over() -> None:
+    cache, row, places = given("cache"), given("row"), given("places")
+    new = made("add", cache, row)
+    call = Call("aten.msort.default", (Operand(0),), ())
+    later = Value("library", (new,), KIND, MappingProxyType({"call": call}))
+    graph = Graph("grow", (cache, row, places), (new, later), (Result(later),), (Write(cache, new),))
+    assert pairs_of(graph) == [()]
+    assert pairs_of(graph, {cache}) == [((0, 0),)]
 
 
 def kept_rows(cache: Value, row: Value) -> tuple[Value, ...]:

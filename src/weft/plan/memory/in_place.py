@@ -235,11 +235,14 @@ SAFE = frozenset(
 Pairs = tuple[tuple[int, int], ...]
 
 
-def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> list[Pairs]:
+def replaceable(
+    lifted: Graph, compiled: Graph, regions: Sequence[Region], owned: Collection[Value] = ()
+) -> list[Pairs]:
     """For each region, pairs of an output and an input by index; `compiled` is the graph with a value a region.
 
     A program's writes happen when all is computed, so that a call that fails changes nothing. A region may do its
-    writes itself where nothing comes after it that can fail, or that reads what the inputs held before.
+    writes itself where nothing comes after it that can fail, or that reads what the inputs held before. What a call
+    that fails leaves in `owned` inputs, nobody sees.
     """
     wanted = Counter(lifted.roots())
     steps = {
@@ -249,9 +252,7 @@ def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> li
     for number, region in enumerate(regions):
         # A region's own indices are checked before it writes anything.
         after = compiled.values[steps[number] + 1 :]
-        if any(_can_fail(value, regions) for value in after):
-            found.append(())
-            continue
+        can_fail = any(_can_fail(value, regions) for value in after)
         read_later = {operand for value in after for operand in value.operands}
         found.append(
             tuple(
@@ -264,6 +265,7 @@ def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> li
                 and write.value.type == write.input.type
                 and write.input not in read_later
                 and _is_own(write.input, lifted)
+                and (not can_fail or write.input in owned)
             )
         )
     return found
