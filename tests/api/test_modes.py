@@ -10,6 +10,8 @@ from tests.api.ways import WAYS, check
 from torch import nn
 from torch.nn import functional
 
+import weft
+
 CASES = {}
 
 
@@ -1561,3 +1563,23 @@ MAY_REFUSE = [
 @pytest.mark.parametrize("name", CASES)
 def test_gives_what_eager_gives(name, way):
     check(CASES[name], way, may_refuse=name in MAY_REFUSE)
+
+
+@pytest.fixture
+def deterministic_algorithms():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic_algorithms")
+def test_deterministic_memory_is_filled_with_what_stands_out():
+    def function(x):
+        kinds = (torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
+        own = [x.new_empty(3), torch.empty_like(x), torch.empty_strided((2, 3), (1, 2)), x + torch.empty(())]
+        return [torch.empty(2), *(torch.empty(2, dtype=kind) for kind in kinds), *own]
+
+    x = torch.ones(2)
+    expected = function(x)
+    assert expected[0].isnan().all()
+    torch.testing.assert_close(weft.hybridize(function, whole=True)(x), expected, equal_nan=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -248,6 +249,19 @@ def filled(number: float) -> Rule:
     return rule
 
 
+def uninitialised(arguments: Arguments) -> Expression:
+    """Memory that holds whatever it held may as well hold zeros: then nothing but kernels is left to run.
+
+    Deterministic PyTorch fills it with what stands out.
+    """
+    kind = arguments.result()
+    number: float = 0
+    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:
+        is_float = kind.dtype.is_floating_point
+        number = math.nan if is_float else 1 if kind.dtype is torch.bool else torch.iinfo(kind.dtype).max
+    return arguments.full(number, kind.dtype, kind.shape)
+
+
 def filled_with(name: str) -> Rule:
     """Make the rule of an operator that gives an argument everywhere."""
 
@@ -326,10 +340,9 @@ VIEWS: Rules = {
     "aten.slice_backward.default": slice_gradient,
     "aten.unfold_backward.default": window_gradient,
     **{f"aten.{name}.default": filled(0) for name in ("zeros", "zeros_like", "new_zeros", "_efficientzerotensor")},
-    # Memory that holds whatever it held may as well hold zeros: then nothing but kernels is left to run.
-    "aten.empty.memory_format": filled(0),
+    "aten.empty.memory_format": uninitialised,
     **{
-        f"aten.{name}.default": filled(0)
+        f"aten.{name}.default": uninitialised
         for name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
     },
     **{f"aten.{name}.default": filled(1) for name in ("ones", "ones_like", "new_ones")},
