@@ -51,7 +51,7 @@ class Net(torch.nn.Module):
         self.calls += 1
         y = x * 2
         y.register_hook(lambda gradient{})
-        return y
+        return y + 1
 
 
 net = Net()
@@ -63,6 +63,13 @@ from torch.utils.checkpoint import checkpoint
 norm = torch.nn.BatchNorm1d(3)
 f = weft.hybridize(lambda x: {})
 f(torch.randn(4, 3, requires_grad=True)).sum().backward()"""
+
+HOOKED = """\
+def f(x):
+    {}
+
+
+weft.hybridize(f)(torch.ones(2, requires_grad=True)).sum().backward()"""
 
 PACKED = """\
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -136,6 +143,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         REENTRANT.format("checkpoint(torch.tanh, x, use_reentrant=True)"),
     ),
     "backward write": (CHECKPOINTS.format("checkpoint(norm, x, use_reentrant=False)"), CHECKPOINTS.format("norm(x)")),
+    "hooked result": (
+        HOOKED.format("y = x * 2\n    y.register_hook(lambda gradient: gradient * 10)\n    return y"),
+        HOOKED.format("y = x.clone()\n    y.register_hook(lambda gradient: gradient * 10)\n    return y * 2"),
+    ),
     "read in backward": (
         COUNTED.format(": gradient * net.calls"),
         COUNTED.format(", calls=self.calls: gradient * calls"),

@@ -323,7 +323,7 @@ def hooked(view: torch.Tensor) -> torch.Tensor:
         lambda kind, x: kind.apply(x * 2).view(1, 3).t(),
         lambda kind, x: (y := x * 2, kind.apply(y), y.view(3, 1)),
         lambda _, x: hooked((x * 2).view(1, 3)).view(3),
-        lambda _, x: hooked(x.view(1, 3)),
+        lambda _, x: hooked(x.view(1, 3)).view(3),
     ],
     ids=["argument", "result", "views of it", "beside it", "hook on a view", "hook on a view of an argument"],
 )

@@ -132,6 +132,47 @@ def _hooked(net: Net, x: torch.Tensor) -> Any:
     return net.third(h).sum(), h
 
 
+def _hooked_alone(net: Net, x: torch.Tensor) -> Any:
+    h = torch.tanh(net.first(x))
+    h.register_hook(lambda gradient: gradient * 2)
+    return h.view_as(h).sum(), h * 1, h.detach().sum(), h
+
+
+def _hooked_where_it_is_kept(net: Net, x: torch.Tensor) -> Any:
+    h = torch.tanh(net.first(x))
+    h.register_hook(lambda gradient: gradient * 2)
+    h.register_hook(lambda gradient: gradient.clamp(max=0.5))
+    net.kept.append(h)
+    return net.third(h).sum(), h * 2
+
+
+@pytest.mark.parametrize("function", [_hooked, _hooked_alone, _hooked_where_it_is_kept])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_hooks_inside_are_called_before_those_outside(function: Callable[..., Any], question: str) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    expected = answer(net, lambda x: function(net, x), QUESTIONS[question])
+    assert agree(answer(net, weft.hybridize(lambda x: function(net, x), whole=False), QUESTIONS[question]), expected)
+
+
+def test_hooks_inside_that_look_on_are_programs() -> None:
+    seen: list[torch.Tensor] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda gradient: seen.append(gradient.sum()))
+        return y
+
+    x = torch.ones(3, requires_grad=True)
+    y = weft.hybridize(function, whole=True)(x)
+    y.retain_grad()
+    y.sum().backward()
+    assert float(seen[-1]) == 3
+    assert y.grad is not None
+    assert x.grad is not None
+    assert [*y.grad.tolist(), *x.grad.tolist()] == [1.0] * 3 + [2.0] * 3
+
+
 def _clipped_below_both(net: Net, x: torch.Tensor) -> Any:
     a = _Clipped.apply(net.first(x))
     h = torch.tanh(a)
@@ -145,7 +186,7 @@ def _clipped_between(net: Net, x: torch.Tensor) -> Any:
     return net.third(m).sum(), h
 
 
-@pytest.mark.parametrize("function", [_hooked, _clipped_below_both])
+@pytest.mark.parametrize("function", [_clipped_below_both])
 def test_what_would_see_a_sum_in_parts_is_refused_with_its_line(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     net = Net()

@@ -142,7 +142,11 @@ class Differentiator:
         state, self._state = self._state or find_state(*self.tracer.request.state.roots), None
         before, versions, code = Kept(state), self._versions(), BackwardCode()
         try:
-            with under_autocast(autocast), code.noting() if self.runs_code else nullcontext():
+            with (
+                under_autocast(autocast),
+                code.noting() if self.runs_code else nullcontext(),
+                self._arriving_unchanged(pairs),
+            ):
                 gradients = self._differentiate(pairs, create_graph=create_graph)
         finally:
             changed = before.touched() if self.runs_code else Touched()
@@ -160,6 +164,23 @@ class Differentiator:
         recorded = recorder.values[start:]
         del recorder.values[start:]
         return Recorded(recorded, inputs, results, kept, values, gradients, [tangent for _, tangent in pairs], read)
+
+    @contextmanager
+    def _arriving_unchanged(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+        """Refuse hooks on roots that change what arrives: outside, who asks for it asks for what they make of it."""
+        value_of, found = self.tracer.recorder.value_of, []
+        last = [  # hooks that look: these are called after all others
+            root.register_hook(lambda gradient, tangent=tangent: found.append((gradient, tangent)))
+            for root, tangent in pairs
+            if has_gradient_hooks(root)
+        ]
+        try:
+            yield
+        finally:
+            for handle in last:
+                handle.remove()
+        if any(value_of(gradient) is not value_of(tangent) for gradient, tangent in found):
+            refuse("hooked result", None)
 
     def _own_tensors(self) -> dict[int, torch.Tensor]:
         """The tensors that the function reaches by itself."""

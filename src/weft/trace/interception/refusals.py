@@ -177,6 +177,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "keep batch norms out of checkpoints, train with weft.step, whose backward is part of the program, or "
             + KEEP_EAGER,
         ),
+        "hooked result": (
+            "a hook inside changes the gradient of a result",
+            "a hook is part of the backward of a program; who asks outside for the gradient would get what came before it",
+            "put the hook on what the result is computed from, or on the result outside; or " + KEEP_EAGER,
+        ),
         "foreign tensor": (
             "the program uses a tensor that tracing has not seen being made",
             "it was made by another trace, or by code that goes around PyTorch's operators",

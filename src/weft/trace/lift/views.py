@@ -256,7 +256,8 @@ def uninitialised(arguments: Arguments) -> Expression:
     """
     kind = arguments.result()
     number: float = 0
-    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:
+    fills = getattr(torch.utils.deterministic, "fill_uninitialized_memory")  # noqa: B009
+    if fills and torch.are_deterministic_algorithms_enabled():
         is_float = kind.dtype.is_floating_point
         number = math.nan if is_float else 1 if kind.dtype is torch.bool else torch.iinfo(kind.dtype).max
     return arguments.full(number, kind.dtype, kind.shape)
