@@ -85,7 +85,7 @@ def as_kernel(operator: Operator, target: str, given: tuple[tuple[Any, ...], dic
     tensors = tensors_of(given)
     if not _is_possible(target, tensors):
         return result
-    key = _combination(target, given, tensors, is_empty=any(one.numel() == 0 for one in tensors_of(result)))
+    key = _combination(target, given, tensors, is_empty=any(map(_is_empty, tensors_of(result))))
     if key is None or key in _checked:
         return result
     rehearsal = _Rehearsal(operator, target, given, tensors)
@@ -128,7 +128,7 @@ def _combination(
     overlaps = any(map(_overlaps, written))
     shares = bool(written) and len({storage_key(tensor) for tensor in tensors}) < len(tensors)
     rare = any(name in numbers and isinstance(value, bool | complex) for name, value in named)
-    is_empty = is_empty or any(tensor.numel() == 0 for tensor in tensors)
+    is_empty = is_empty or any(map(_is_empty, tensors))
     if not (overlaps or shares or rare or is_empty) and _is_usual(target, tuple(tensor.dtype for tensor in tensors)):
         return None
     words = tuple((name, _word(value, is_number=name in numbers)) for name, value in named)
@@ -168,6 +168,11 @@ def _word(value: Any, *, is_number: bool) -> Any:
         # Modes of losses and the like are small numbers.
         return value if type(value) is int and not is_number and 0 <= value <= 2 else type(value)
     return type(value), repr(value)
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no elements; sizes that vary are not asked, as to answer would fix them."""
+    return any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _size_word(leaf: Any) -> Any:
