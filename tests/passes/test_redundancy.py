@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from tests.passes.runs import assert_same
 
 import weft
+from weft.config import overrides
 from weft.ir.parser import parse_graph
 from weft.passes.redundancy import content_of, remove_dead_code, share_common_subexpressions
 from weft.passes.rewrite import has_effect, is_reproducible
@@ -183,3 +184,41 @@ def test_effects_and_memory_nobody_wrote_are_told_apart() -> None:
     )
     assert [has_effect(value) for value in graph] == [True, False, False, False]
     assert [is_reproducible(value) for value in graph] == [False, False, True, True]
+
+
+SEVERAL = {
+    "sort": lambda x: x.sort(-1).values,
+    "argsort": lambda x: x.argsort(),
+    "max": lambda x: x.max(-1).values,
+    "topk": lambda x: x.topk(2).indices,
+    "qr": lambda x: torch.linalg.qr(x)[0],
+    "var_mean": lambda x: torch.var_mean(x, 0)[1],
+    "a view of one": lambda x: x.sort(-1).values.t(),
+}
+
+
+@pytest.mark.parametrize("codegen", ["native", "library"])
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_of_equal_operators_are_memory_of_their_own(name: str, codegen: str, grad: bool) -> None:
+    one = SEVERAL[name]
+    x = torch.tensor([[3.0, 1.0, 2.0], [5.0, 7.0, 6.0], [8.0, 9.0, 0.0]], requires_grad=grad)
+    with overrides(codegen=codegen):
+        first, again, third, hidden = weft.hybridize(lambda x: (one(x), one(x), one(x), one(x) + one(x)), whole=True)(x)
+    assert len({tensor.data_ptr() for tensor in (first, again, third)}) == 3
+    with torch.no_grad():
+        first.zero_()
+    assert torch.equal(again, one(x))
+    assert torch.equal(third, one(x))
+    assert torch.equal(hidden, one(x) + one(x))
+
+
+def test_an_operator_with_several_results_is_one_where_nobody_sees_two_of_the_same() -> None:
+    def count(*parts: Callable[[Any], torch.Tensor]) -> int:
+        program = weft.program(lambda x: [part(x.sort(-1)) for part in parts], torch.randn(2, 3))
+        calls = [value.attributes["call"].target for value in program.graph.values if value.op == "library"]
+        return calls.count("aten.sort.default")
+
+    assert count(lambda found: found.values, lambda found: found.indices) == 1
+    assert count(lambda found: found.values, lambda found: found.values + 1) == 1
+    assert count(lambda found: found.values, lambda found: found.values, lambda found: found.indices) == 2

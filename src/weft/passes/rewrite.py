@@ -54,7 +54,11 @@ class Groups:
         self._seen_groups = set(self._results)  # and the next three leaders of groups
         self._outliving_groups = set(self._outliving)
         self._rigid_groups = set(looked_into(graph))
+        # Of an operator with several results, which are memory of their own: the items that take each of them.
+        self._items: dict[Value, dict[int, list[Value]]] = {}
         for value in graph.values:
+            if value.op == "item" and not sources(value):
+                self._items.setdefault(value.operands[0], {}).setdefault(value.attributes["index"], []).append(value)
             for source in sources(value):
                 self._join(value, source)
 
@@ -66,6 +70,10 @@ class Groups:
         """Let a new value take the place of an old one that it was rebuilt from."""
         self._leader.setdefault(new, new)
         self._join(old, new)
+        if old is not new and old in self._items:
+            mine = self._items.setdefault(new, {})
+            for index, takers in self._items[old].items():
+                mine[index] = [*mine.get(index, ()), *takers]
         for members in (self._results, self._outliving):
             if old in members:
                 members.add(new)
@@ -80,6 +88,8 @@ class Groups:
                 return False
         elif replacement.op == "constant" and group in self._seen_groups:
             return False
+        if not self._seen_items(value).isdisjoint(self._seen_items(replacement)):
+            return False
         return all(self._may_join(group, other) for other in others - {group})
 
     def replace(self, value: Value, replacement: Value) -> None:
@@ -90,6 +100,11 @@ class Groups:
             self._outliving.add(replacement)
             self._outliving_groups.add(self._find(value))
         self.rename(value, replacement)
+
+    def _seen_items(self, value: Value) -> set[int]:
+        """Which of an operator's results the caller may come to see."""
+        items = self._items.get(value, {})
+        return {index for index, takers in items.items() if any(map(self.is_seen, takers))}
 
     def _origin_groups(self, value: Value) -> set[Value]:
         return {self._find(origin) for origin in self._origins(value)}
