@@ -20,9 +20,11 @@ from weft.trace.signature import (
     leaf_text,
     memory_key,
     modes_key,
+    names_of_leaves,
     number_of,
     tensor_change,
     tensor_key,
+    without_sizes,
 )
 
 
@@ -286,3 +288,24 @@ def test_keys_are_as_far_apart_as_they_differ(number: int) -> None:
 
 def test_tensors_of_equal_keys_are_other_tensors() -> None:
     assert tensor_change("x", tensor_key(X), tensor_key(X)) == "x is another tensor"
+
+
+def test_leaves_are_named_by_their_argument_and_nested_ones_by_their_place() -> None:
+    _, structure = tree_flatten(((1, [2, 3], (4,)), {"a": 5, "b": {"c": 6, "d": 7}}))
+    assert names_of_leaves(structure, ["x", "y"]) == ["x", "y[0]", "y[1]", "2", "a", "b[0]", "b[1]"]
+
+
+def test_without_sizes_keys_differ_in_all_else() -> None:
+    def key(*leaves: Any) -> Any:
+        return without_sizes((None, tuple(map(leaf_key, leaves)), "modes"))
+
+    x = torch.zeros(2, 3)
+    assert key(x, 1) == key(torch.zeros(4, 1), 1) == key(x.t(), 1)
+    others = [key(x, 2), key(x[0], 1), key(x.double(), 1), key(x.clone().requires_grad_(), 1), key(x, torch.Tensor)]
+    assert key(x, 1) not in others
+    assert without_sizes((None, (leaf_key(x),), "others")) != without_sizes((None, (leaf_key(x),), "modes"))
+
+
+def test_the_same_device_is_as_good_as_another_object() -> None:
+    assert leaf_key(torch.device("cpu")) == leaf_key(torch.device("cpu"))
+    assert not isinstance(leaf_key(torch.device("cpu"))[-1], ByIdentity)

@@ -19,6 +19,7 @@ from weft.trace.python_state.facts import (
     LARGEST_KEPT,
     LONG,
     LONGEST_CONTAINERS,
+    SETTINGS,
     brief,
     buffer_of,
     can_change,
@@ -28,7 +29,9 @@ from weft.trace.python_state.facts import (
     join,
     module_facts,
     name_fact,
+    outline,
     plain,
+    setting_facts,
 )
 
 
@@ -106,6 +109,9 @@ THINGS: dict[str, Any] = {
     "floats": np.zeros(4, np.float32),
     "square": np.zeros((2, 2), np.int32),
     "ones": np.ones(4, np.int32),
+    "things": np.array([1, "a"], dtype=object),
+    "other things": np.array([1, "b"], dtype=object),
+    "a column of things": np.array([[1], ["a"]], dtype=object),
 }
 
 
@@ -162,6 +168,10 @@ CHANGED: dict[str, tuple[Callable[[], Any], Change]] = {
     "item": (lambda: {"a": 1}, lambda x: x.__setitem__("a", 2)),
     "removed": (lambda: {"a": 1, "b": 1}, lambda x: x.pop("a")),
     "moved to the end": (lambda: {"a": 1, "b": 1}, lambda x: x.__setitem__("a", x.pop("a"))),
+    "moved in its order": (lambda: OrderedDict(a=1, b=2), lambda x: x.move_to_end("a")),
+    "a thing in an array": (lambda: np.array([1, "a"], dtype=object), lambda x: x.__setitem__(1, "b")),
+    "inside a thing in an array": (lambda: np.array([[1], None], dtype=object), lambda x: x[0].append(2)),
+    "at the end of a long tuple": (lambda: (*(0,) * 999, [1]), lambda x: x[-1].append(2)),
     "member": (lambda: {1}, lambda x: x.add(2)),
     "discarded": (lambda: {1, 2}, lambda x: x.discard(2)),
     "left": (lambda: deque([1]), lambda x: x.appendleft(0)),
@@ -245,6 +255,57 @@ def test_long_attributes_of_modules_are_compared_where_code_mentions_them(make: 
     module.thing[5] = 1
     assert mentioned.change().startswith("net.thing ")
     assert other.change() is None
+
+
+class Holder:
+    """Has attributes."""
+
+    def __init__(self, kind: str, tensor: torch.Tensor) -> None:
+        self.kind, self.tensors = kind, [tensor]
+
+
+def test_the_outline_of_a_thing_is_that_of_its_attributes() -> None:
+    one = outline([Holder("a", TENSOR), TENSOR, {"a": Holder("b", TENSOR)}])
+    assert one == outline([Holder("a", torch.ones(3)), torch.ones(1), {"a": Holder("b", torch.ones(2))}])
+    assert one != outline([Holder("b", TENSOR), TENSOR, {"a": Holder("b", TENSOR)}])
+    assert one != outline([Holder("a", TENSOR), TENSOR, {"a": Holder("c", TENSOR)}])
+    assert outline([Holder]) == outline([Holder])
+    assert outline([len]) != outline([print])
+
+
+def test_of_attributes_that_code_changes_itself_the_rest_is_compared() -> None:
+    module, touched = nn.Module(), Touched()
+    module.thing, module.later = {"count": 1, "scale": 2.0}, {"a": 1, "b": 2}
+    touched.add(module.thing, frozenset({"count"}))
+    facts = module_facts(module, "net", touched=touched, mentioned={"thing", "later"})
+    module.thing["count"] = 5
+    assert facts.change() is None
+    touched.add(module.later, frozenset({"b"}))  # by the trace of another program
+    module.later["b"] = 3
+    assert facts.change() is None
+    module.thing["scale"] = 3.0
+    assert facts.change() == "net.thing holds other things"
+
+
+@pytest.mark.parametrize("name", ["get_float32_matmul_precision", "get_num_threads", "is_anomaly_enabled"])
+def test_a_setting_is_what_torch_says_of_it(name: str) -> None:
+    (fact,) = setting_facts({name, "another name"})
+    assert (fact.name, fact.value, fact.change()) == (name, getattr(torch, name)(), None)
+
+
+def test_all_settings_that_torch_has_by_a_name_are_told_by_it() -> None:
+    named = [
+        name for name in SETTINGS if hasattr(torch, name) and name.startswith(("get_num", "get_float", "is_", "are_"))
+    ]
+    assert len(named) > 5
+    assert [SETTINGS[name]() for name in named] == [getattr(torch, name)() for name in named]
+    before = torch.get_float32_matmul_precision()
+    (fact,) = setting_facts({"get_float32_matmul_precision"})
+    torch.set_float32_matmul_precision("high" if before != "high" else "medium")
+    try:
+        assert fact.change().startswith(f"get_float32_matmul_precision gave {before!r}, gives ")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 KINDS = [(Own(), list), ([], list), (Pair(1, 2), tuple), (OrderedDict(), dict), ({1}, set), (deque(), deque)]
