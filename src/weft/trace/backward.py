@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from weft.errors import WeftError
+from weft.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import NumberType, TensorType
 from weft.trace.interception.capture import has_gradient_hooks, kind_of
 from weft.trace.interception.modes import Autocast, autocast_now, under_autocast
-from weft.trace.interception.refusals import refuse
+from weft.trace.interception.refusals import is_refusal, refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.backward_code import (
     BackwardCode,
@@ -43,6 +43,7 @@ from weft.trace.python_state.trees import TakenApart, TensorLeaf
 from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
+HOOKED = "hooked result"
 Tangents = tuple[TensorType | None, ...]
 MOST_VERSIONS = 16  # of a backward, for what its code has found in Python
 
@@ -180,7 +181,7 @@ class Differentiator:
             for handle in last:
                 handle.remove()
         if any(value_of(gradient) is not value_of(tangent) for gradient, tangent in found):
-            refuse("hooked result", None)
+            refuse(HOOKED, None)
 
     def _own_tensors(self) -> dict[int, torch.Tensor]:
         """The tensors that the function reaches by itself."""
@@ -294,6 +295,8 @@ class Derivatives:
             try:
                 self.first = differentiator.trace(pattern, autocast)
             except (RuntimeError, WeftError) as error:
+                if isinstance(error, UnsupportedError) and is_refusal(error, HOOKED):
+                    raise  # before the call has left anything
                 # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
                 self.failure = self.failure or error
             else:
