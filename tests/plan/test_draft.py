@@ -5,8 +5,10 @@ from typing import cast
 
 import pytest
 
-from weft.plan.draft import NEGLIGIBLE_BYTES, SPENDING, THRIFTS, Draft, Thrift
+from weft.plan.draft import LEAST_BYTES, NEGLIGIBLE_BYTES, SPENDING, THRIFTS, Draft, Thrift
 from weft.plan.planned import PlannedGraph
+
+KB = 1024
 
 
 @dataclass(frozen=True)
@@ -31,26 +33,43 @@ def within(monkeypatch: pytest.MonkeyPatch, wanted: int, found: list[Found]) -> 
 
 
 def test_what_is_done_soonest_is_taken_where_its_memory_is_little_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    fastest = Found(1000, 1.0)
-    assert within(monkeypatch, 1000, [fastest, Found(500, 1.0)]) == (fastest, 1)
+    fastest = Found(1000 * KB, 1.0)
+    assert within(monkeypatch, 1000 * KB, [fastest, Found(500 * KB, 1.0)]) == (fastest, 1)
 
 
 def test_the_first_way_with_little_enough_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    enough = Found(900, 1.01)
-    assert within(monkeypatch, 1000, [Found(1500, 1.0), Found(1200, 1.0), enough, Found(100, 1.0)]) == (enough, 3)
+    enough = Found(900 * KB, 1.01)
+    assert within(
+        monkeypatch, 1000 * KB, [Found(1500 * KB, 1.0), Found(1200 * KB, 1.0), enough, Found(100 * KB, 1.0)]
+    ) == (enough, 3)
 
 
 def test_least_memory_is_taken_where_none_is_little_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = Found(1200, 1.0)
-    found, tried = within(monkeypatch, 1000, [Found(1500, 1.0), least, Found(1300, 1.0)])
+    least = Found(1200 * KB, 1.0)
+    found, tried = within(monkeypatch, 1000 * KB, [Found(1500 * KB, 1.0), least, Found(1300 * KB, 1.0)])
     assert (found, tried) == (least, 1 + len(THRIFTS))
 
 
 def test_little_memory_is_not_bought_with_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fastest = Found(1500, 1.0)
-    assert within(monkeypatch, 1000, [fastest, Found(900, 1.2)])[0] == fastest
+    fastest = Found(1500 * KB, 1.0)
+    assert within(monkeypatch, 1000 * KB, [fastest, Found(900 * KB, 1.2)])[0] == fastest
 
 
 def test_much_memory_is_bought_with_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    frugal = Found(900, 1.2)
-    assert within(monkeypatch, 1000, [Found(1001 + NEGLIGIBLE_BYTES, 1.0), frugal])[0] == frugal
+    frugal = Found(900 * KB, 1.2)
+    assert within(monkeypatch, 1000 * KB, [Found(1001 * KB + NEGLIGIBLE_BYTES, 1.0), frugal])[0] == frugal
+
+
+def test_for_very_little_memory_no_other_way_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fastest, frugal = Found(1000 * KB + LEAST_BYTES, 1.0), Found(900 * KB, 1.0)
+    assert within(monkeypatch, 1000 * KB, [fastest, frugal]) == (fastest, 1)
+    assert within(monkeypatch, 1000 * KB - 1, [fastest, frugal]) == (frugal, 2)
+
+
+def test_where_it_is_not_known_how_much_would_do_much_is_saved_and_little_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    little, much = Found(NEGLIGIBLE_BYTES, 1.0), Found(NEGLIGIBLE_BYTES + 1, 1.0)
+    frugal = Found(900 * KB, 1.0)
+    assert within(monkeypatch, 0, [little, frugal]) == (little, 1)
+    assert within(monkeypatch, 0, [much, frugal])[0] == frugal

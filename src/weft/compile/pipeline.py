@@ -391,7 +391,10 @@ def rarely_changing(traced: Traced) -> frozenset[Value]:
 
 
 def _handed_on(graph: Graph) -> int:
-    """Give the bytes that PyTorch's operators hand on at most at once; what they need inside is not known."""
+    """Give the bytes that PyTorch's operators hand on at most at once; what they need inside is not known.
+
+    That is 0 of a graph that is lifted already, as those of sizes that vary are.
+    """
     return PlannedGraph(graph, plan_library(graph), ()).peak_bytes
 
 

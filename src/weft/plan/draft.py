@@ -115,6 +115,8 @@ def _outputs(value: Value, regions: Sequence[PlannedRegion]) -> tuple[TensorType
 # For so much more memory than was asked for, lanes are held back however long it takes; for less only if that takes at
 # most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
 NEGLIGIBLE_BYTES = 1 << 21
+# For so little no other way is looked for: each takes as long as the first did.
+LEAST_BYTES = 1 << 17
 NEGLIGIBLE_PART = 0.1
 SLACK = 0.01
 ENOUGH = 1.002  # of the bytes asked for: how sizes are rounded does not count
@@ -216,9 +218,15 @@ class Draft:
         return planned, sum(seconds for _, seconds in found)
 
     def within(self, peak_bytes: int) -> PlannedGraph:
-        """Plan what is done soonest with so many bytes at its peak, or else with as few as are found."""
+        """Plan what is done soonest with so many bytes at its peak, or else with as few as are found.
+
+        With 0 it is not known how many would do.
+        """
         best, fastest = self.timed()
-        negligible = best.peak_bytes - peak_bytes <= NEGLIGIBLE_BYTES
+        more = best.peak_bytes - peak_bytes
+        if more <= (LEAST_BYTES if peak_bytes else NEGLIGIBLE_BYTES):
+            return best
+        negligible = more <= NEGLIGIBLE_BYTES
         latest = fastest * (1 + NEGLIGIBLE_PART) if negligible else inf
         for thrift in THRIFTS:
             if best.peak_bytes <= ENOUGH * peak_bytes:

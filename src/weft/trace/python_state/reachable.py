@@ -546,6 +546,8 @@ def _visit_tensor(state: PythonState, slot: Slot, tensor: torch.Tensor) -> None:
 
 def _visit_container(state: PythonState, slot: Slot, value: Any, depth: int) -> None:
     """Visit what a place of any kind holds."""
+    if type(value) in SIMPLE:
+        return  # as most do
     if isinstance(value, torch.Tensor):
         _visit_tensor(state, slot, value)
     elif (kind := container_kind(value)) in LISTED:
@@ -569,7 +571,7 @@ def _visit_container(state: PythonState, slot: Slot, value: Any, depth: int) -> 
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
         _add_context(state, value, slot.path)
-    elif type(value) not in SIMPLE:
+    else:
         state.places[id(value)].append(slot)
         _visit(state, value, slot.path, depth, slot)
 
