@@ -209,6 +209,15 @@ def test_dropout_draws_as_eager_does(p: float, layout: torch.memory_format) -> N
     check(work)
 
 
+@pytest.mark.parametrize("options", [{"training": 1}, {"training": None}, {"p": 2.0}, {"p": "a"}, {"rate": 0.5}])
+def test_dropout_refuses_what_eager_does(options: dict[str, Any]) -> None:
+    x = torch.ones(3)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        functional.dropout(x, **options)
+    with weft.lazy(), pytest.raises(expected.type):
+        functional.dropout(x * 2, **options)
+
+
 def test_dropout_does_not_wait() -> None:
     x = torch.ones(30, 30)
     with weft.lazy():

@@ -621,12 +621,16 @@ def results_of(
     return results[0] if schema.kind is None else schema.kind(results)
 
 
+DROPOUT = ("input", "p", "training", "inplace")
+
+
 def _dropout(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Draw which numbers fall away at once, so that random streams stay in order, and queue the product with that."""
-    given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+    given = dict(zip(DROPOUT, args, strict=False)) | kwargs
     tensor, p = given["input"], given.get("p", 0.5)
     metadata = tensor.value.current_metadata() if tensor.__class__ is LazyTensor else metadata_of(tensor)
-    plain = not given.get("inplace") and given.get("training", True) and 0 < p < 1
+    usual = len(args) <= len(DROPOUT) and given.keys() <= set(DROPOUT)
+    plain = usual and not given.get("inplace") and given.get("training", True) is True and 0 < p < 1
     if metadata is None or not plain or not metadata.dtype.is_floating_point or 0 in metadata.shape:
         return SESSION.now(function, args, kwargs, changes=True)
     placeholder = torch.empty_strided(metadata.shape, metadata.strides, dtype=metadata.dtype, device="meta")
