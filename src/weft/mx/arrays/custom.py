@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.mx.arrays.autograd import Function, is_training
 from weft.mx.arrays.ndarray import NDArray, zeros
-from weft.mx.base.element_types import numpy_type, torch_type
+from weft.mx.base.element_types import TYPE_NUMBERS, numpy_type, torch_type
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape, Sizes, computes
 
@@ -165,7 +165,8 @@ def call_custom(*inputs: NDArray, op_type: str, name: str | None = None, **given
         raise MXNetError(f"custom operator {op_type} takes {count + kept} inputs, not {len(inputs)}")
     shapes = properties.infer_shape([list(array.shape) for array in data])[1]
     types = properties.infer_type([array.dtype for array in data])[1]
-    sizes, dtypes = [array.shape for array in data], [np.dtype(array.dtype) for array in data]
+    sizes = [list(array.shape) for array in data]
+    dtypes = [TYPE_NUMBERS[np.dtype(array.dtype).name] for array in data]  # MXNet's numbers of them
     operator = properties.create_operator(data[0].context, sizes, dtypes)
     kinds = [(tuple(shape), dtype) for shape, dtype in zip(shapes, types, strict=True)]
     outputs = _Call(operator, kinds, states)(*data)

@@ -80,7 +80,7 @@ class SyncBatchNorm(BatchNorm):
     def __init__(self, in_channels: int = 0, num_devices: int | None = None, **given: Any) -> None:
         super().__init__(in_channels=in_channels, **given)
         del self._given["axis"]
-        self._given |= {"ndev": num_devices or 1, "key": self.prefix}
+        self._given |= {"ndev": num_devices or 1, "key": repr(self.prefix)}
 
     def hybrid_forward(self, F: Any, x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any) -> Any:
         """Compute it."""

@@ -63,6 +63,20 @@ def make_weights(
         setattr(block, prefix + part, made)
 
 
+@dataclass(frozen=True)
+class _OfLSTM:
+    """What an LSTM alone takes."""
+
+    projection_size: int | None = None
+    h2r_weight_initializer: Any = None
+    state_clip_min: float | None = None
+    state_clip_max: float | None = None
+    state_clip_nan: bool = False
+
+
+NOTHING_MORE = _OfLSTM()
+
+
 class _Layer(HybridBlock):
     """What recurrent layers share: parameters of all layers and directions, and one operator that runs them."""
 
@@ -81,15 +95,12 @@ class _Layer(HybridBlock):
         i2h_bias_initializer: Any = "zeros",
         h2h_bias_initializer: Any = "zeros",
         dtype: Any = "float32",
+        use_sequence_length: bool = False,
+        more: _OfLSTM = NOTHING_MORE,
         **given: Any,
     ) -> None:
-        for option in ("projection_size", "state_clip_min", "state_clip_max"):
-            if given.pop(option, None) is not None:
-                raise NotImplementedError(f"{type(self).__name__}({option}=...) is not in weft.mx")
-        for option in ("h2r_weight_initializer", "state_clip_nan", "use_sequence_length"):
-            if given.pop(option, None):
-                raise NotImplementedError(f"{type(self).__name__}({option}=...) is not in weft.mx")
         super().__init__(**given)
+        self._use_sequence_length, self._more = use_sequence_length, more
         if layout not in ("TNC", "NTC"):
             raise AssertionError(f"Invalid layout {layout}; must be one of ['TNC' or 'NTC']")
         self._hidden_size, self._num_layers, self._layout = hidden_size, num_layers, layout
@@ -99,8 +110,17 @@ class _Layer(HybridBlock):
         for layer in range(num_layers):
             for direction in "lr"[: self._dir]:
                 rows = GATES[self.mode] * hidden_size
-                make_weights(self, f"{direction}{layer}_", ((rows, width), (rows, hidden_size)), inits, dtype=dtype)
-            width = hidden_size * self._dir
+                name = f"{direction}{layer}_"
+                make_weights(self, name, ((rows, width), (rows, self._output_size())), inits, dtype=dtype)
+                if more.projection_size:
+                    shape = (more.projection_size, hidden_size)
+                    initializer = more.h2r_weight_initializer
+                    made = self.params.get(name + "h2r_weight", shape=shape, init=initializer, dtype=dtype)
+                    setattr(self, name + "h2r_weight", made)
+            width = self._output_size() * self._dir
+
+    def _output_size(self) -> int:
+        return self._more.projection_size or self._hidden_size
 
     def __repr__(self) -> str:
         width = self._reg_params["l0_i2h_weight"].shape[1]  # type: ignore[index]
@@ -116,8 +136,9 @@ class _Layer(HybridBlock):
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         """The sizes of the states."""
-        shape = (self._num_layers * self._dir, batch_size, self._hidden_size)
-        return [{"shape": shape, "__layout__": "LNC", "dtype": self._dtype}] * (2 if self.mode == "lstm" else 1)
+        widths = [self._output_size(), self._hidden_size][: 2 if self.mode == "lstm" else 1]
+        count = self._num_layers * self._dir
+        return [{"shape": (count, batch_size, width), "__layout__": "LNC", "dtype": self._dtype} for width in widths]
 
     def _state_name(self, place: int) -> str:
         return f"{self.prefix}h0_{place}"
@@ -126,12 +147,13 @@ class _Layer(HybridBlock):
         """States to begin with."""
         return _begin(self, batch_size, func, {"dtype": self._dtype, **given})
 
-    def __call__(  # type: ignore[override]
-        self, inputs: Any, states: Any = None, **given: Any
-    ) -> Any:
-        """Run the layer: gives outputs, and the last states where first ones are given."""
-        if given.pop("sequence_length", None) is not None or given:
-            raise NotImplementedError(f"{type(self).__name__} with sequence_length is not in weft.mx")
+    def __call__(self, inputs: Any, states: Any = None, sequence_length: Any = None) -> Any:
+        """Run the layer: gives outputs, and the last states where first ones are given.
+
+        With `use_sequence_length`, outputs after the end of a sequence are 0; without, MXNet does not look at lengths.
+        """
+        if self._use_sequence_length and sequence_length is None:
+            raise ValueError(f"{type(self).__name__}(use_sequence_length=True) is called with sequence_length")
         first = states
         if states is None:
             if isinstance(inputs, Symbol):
@@ -143,11 +165,13 @@ class _Layer(HybridBlock):
             for state, info in zip(first, self.state_info(inputs.shape[self._layout.find("N")]), strict=False):
                 if state.shape != info["shape"]:
                     raise ValueError(f"Invalid recurrent state shape. Expecting {info['shape']}, got {state.shape}.")
-        outputs, last = super().__call__(inputs, first)
+        lengths = (sequence_length,) if self._use_sequence_length else ()
+        outputs, last = super().__call__(inputs, first, *lengths)
         return outputs if states is None else (outputs, last)
 
-    def hybrid_forward(self, F: Any, x: Any, states: Any, **parameters: Any) -> Any:
+    def hybrid_forward(self, F: Any, x: Any, states: Any, *lengths: Any, **parameters: Any) -> Any:
         """Compute it."""
+        parts = ("i2h", "h2h", "h2r") if self._more.projection_size else ("i2h", "h2h")
         if self._layout == "NTC":
             x = F.swapaxes(x, dim1=0, dim2=1)
         lines = [
@@ -155,12 +179,19 @@ class _Layer(HybridBlock):
             for kind in ("weight", "bias")
             for layer in range(self._num_layers)
             for direction in "lr"[: self._dir]
-            for part in ("i2h", "h2h")
+            for part in parts
+            if (part, kind) != ("h2r", "bias")
         ]
         found = F.RNN(
             x,
             F.op._rnn_param_concat(*lines, dim=0),
             *states,
+            *lengths,
+            use_sequence_length=self._use_sequence_length,
+            projection_size=self._more.projection_size,
+            lstm_state_clip_min=self._more.state_clip_min,
+            lstm_state_clip_max=self._more.state_clip_max,
+            lstm_state_clip_nan=self._more.state_clip_nan,
             state_size=self._hidden_size,
             num_layers=self._num_layers,
             bidirectional=self._dir == 2,
@@ -183,9 +214,45 @@ class RNN(_Layer):
 
 
 class LSTM(_Layer):
-    """Layers with gates and a second state."""
+    """Layers with gates and a second state; their outputs may be projected, and the second states clipped."""
 
     mode = "lstm"
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        layout: str = "TNC",
+        dropout: float = 0,
+        bidirectional: bool = False,
+        input_size: int = 0,
+        i2h_weight_initializer: Any = None,
+        h2h_weight_initializer: Any = None,
+        i2h_bias_initializer: Any = "zeros",
+        h2h_bias_initializer: Any = "zeros",
+        projection_size: int | None = None,
+        h2r_weight_initializer: Any = None,
+        state_clip_min: float | None = None,
+        state_clip_max: float | None = None,
+        state_clip_nan: bool = False,
+        dtype: Any = "float32",
+        **given: Any,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            num_layers,
+            layout,
+            dropout,
+            bidirectional,
+            input_size,
+            i2h_weight_initializer,
+            h2h_weight_initializer,
+            i2h_bias_initializer,
+            h2h_bias_initializer,
+            dtype,
+            more=_OfLSTM(projection_size, h2r_weight_initializer, state_clip_min, state_clip_max, state_clip_nan),
+            **given,
+        )
 
 
 class GRU(_Layer):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from weft.mx.base.errors import MXNetError
+from weft.mx.operators.recurrent_steps import Weights, run_stepwise
 from weft.mx.operators.reductions import axes_of
 from weft.mx.operators.table import Shape, Sizes, computes, type_of
 
@@ -27,43 +28,51 @@ def _directions(p: Any) -> int:
     return 2 if p.bidirectional else 1
 
 
-def weight_sizes(p: Any, input_size: int) -> list[Shape]:
-    """The sizes of the weights of each layer and direction, input before state."""
+def _output_width(p: Any) -> int:
+    return int(p.projection_size or p.state_size)
+
+
+def weight_sizes(p: Any, input_size: int) -> list[list[Shape]]:
+    """The sizes of the weights of each layer and direction: of inputs, of states, and of a projection, if there is."""
     rows = GATES[p.mode] * p.state_size
-    sizes: list[Shape] = []
+    sizes: list[list[Shape]] = []
     for layer in range(p.num_layers):
-        width = input_size if layer == 0 else p.state_size * _directions(p)
-        sizes += [(rows, width), (rows, p.state_size)] * _directions(p)
+        width = input_size if layer == 0 else _output_width(p) * _directions(p)
+        projection: list[Shape] = [(p.projection_size, p.state_size)] if p.projection_size else []
+        sizes += [[(rows, width), (rows, _output_width(p)), *projection]] * _directions(p)
     return sizes
 
 
 def parameter_count(p: Any, input_size: int) -> int:
     """Count the elements of all weights and biases."""
-    return sum(rows * width + rows for rows, width in weight_sizes(p, input_size))
+    sizes = weight_sizes(p, input_size)
+    return sum(math.prod(size) for part in sizes for size in part) + sum(2 * part[0][0] for part in sizes)
 
 
 def _recurrent_sizes(p: Any, sizes: Sizes) -> Sequence[Shape | None]:
     if not sizes[0]:
         return sizes
     _, batch, width = sizes[0]
-    state = (p.num_layers * _directions(p), batch, p.state_size)
-    return [sizes[0], (parameter_count(p, width),), state, state][: len(sizes)]
+    count = p.num_layers * _directions(p)
+    cell = [(count, batch, p.state_size)] if p.mode == "lstm" else []
+    return [sizes[0], (parameter_count(p, width),), (count, batch, _output_width(p)), *cell, (batch,)][: len(sizes)]
 
 
-def _cut(p: Any, vector: Tensor, input_size: int) -> list[Tensor]:
-    """The vector as torch takes weights: of each layer and direction two weights, then two biases."""
+def _cut(p: Any, vector: Tensor, input_size: int) -> list[list[Tensor]]:
+    """The vector as torch takes weights: of each layer and direction two weights, two biases, and a projection."""
     sizes = weight_sizes(p, input_size)
-    lengths = [rows * width for rows, width in sizes] + [rows for rows, _ in sizes]
+    flat = [size for part in sizes for size in part]
+    lengths = [math.prod(size) for size in flat] + [part[0][0] for part in sizes for _ in range(2)]
     if sum(lengths) != vector.numel():
         raise MXNetError(f"RNN takes {sum(lengths)} parameters, not {vector.numel()}")
     parts = torch.split(vector, lengths)
-    weights = [part.reshape(size) for part, size in zip(parts, sizes, strict=False)]
-    biases = parts[len(sizes) :]
-    return [
-        piece
-        for place in range(0, len(sizes), 2)
-        for piece in (*weights[place : place + 2], *biases[place : place + 2])
-    ]
+    weights = iter([part.reshape(size) for part, size in zip(parts, flat, strict=False)])
+    biases = iter(parts[len(flat) :])
+    found = []
+    for part in sizes:
+        of_input, of_state, *projection = [next(weights) for _ in part]
+        found.append([of_input, of_state, next(biases), next(biases), *projection])
+    return found
 
 
 def _output_count(p: Any) -> int:
@@ -73,18 +82,26 @@ def _output_count(p: Any) -> int:
 @computes(
     "RNN",
     modal=True,
-    inputs=lambda p: 4 if p.mode == "lstm" else 3,
+    inputs=lambda p: (4 if p.mode == "lstm" else 3) + bool(p.use_sequence_length),
+    left_out=lambda p, names: names if p.mode == "lstm" else tuple(name for name in names if name != "state_cell"),
     outputs=_output_count,
     complete=_recurrent_sizes,
 )
 def rnn(p: Any, x: Tensor, vector: Tensor, *states: Tensor) -> Any:
     """Run a recurrent layer over a sequence."""
-    if p.projection_size is not None or p.use_sequence_length or p.lstm_state_clip_min is not None:
-        raise MXNetError("RNN with projection_size, use_sequence_length or clipped states is not in weft.mx")
-    start: Any = states if p.mode == "lstm" else states[0]
+    if p.projection_size and p.mode != "lstm":
+        raise MXNetError("RNN with projection_size is for mode='lstm' alone")
     weights = _cut(p, vector, x.shape[2])
-    dropped = p.p if p.train else 0.0
-    found = LAYERS[p.mode](x, start, weights, True, p.num_layers, dropped, p.train, p.bidirectional, False)
+    lengths = states[-1] if p.use_sequence_length else None
+    is_clipped = p.mode == "lstm" and None not in (p.lstm_state_clip_min, p.lstm_state_clip_max)
+    if lengths is not None or is_clipped or p.projection_size:  # torch warns of projections
+        states = states[:2] if p.mode == "lstm" else states[:1]
+        found = run_stepwise(p, x, states, [Weights(*part) for part in weights], lengths)
+    else:
+        start: Any = states if p.mode == "lstm" else states[0]
+        dropped = p.p if p.train else 0.0
+        flat = [piece for part in weights for piece in part]
+        found = LAYERS[p.mode](x, start, flat, True, p.num_layers, dropped, p.train, p.bidirectional, False)
     return found if p.state_outputs else found[0]
 
 

@@ -38,6 +38,7 @@ class OperatorRule:
 
     compute: Callable[..., Any]
     inputs: Callable[[Any], int] | None = None  # how many of the row's inputs are taken, if not all
+    left_out: Callable[[Any, tuple[str, ...]], tuple[str, ...]] | None = None  # the row's inputs without those
     outputs: Callable[[Any], int] | int = 1
     hidden: Callable[[Any], int] | int = 0  # outputs that MXNet counts and nobody sees
     aux: tuple[int, ...] = ()
@@ -255,6 +256,11 @@ class Operator:
     def _call(self, given: Mapping[str, Any]) -> str:
         shown = ", ".join(['name=""', *(f'{name}="{value}"' for name, value in given.items())])
         return f"{self.name}({shown})"
+
+    def input_names(self, p: Any) -> tuple[str, ...]:
+        """The inputs that a call with these parameters takes: the last ones of a row may follow ones left out."""
+        kept = self.inputs if self.rule.left_out is None else self.rule.left_out(p, self.inputs)
+        return kept[: max(self.input_count(p), 0)]
 
     def takes(self, name: str) -> bool:
         """Whether a name is that of one of its parameters."""

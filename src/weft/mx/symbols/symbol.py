@@ -604,7 +604,7 @@ def compose(
         node.inputs = [entry for symbol in inputs if symbol is not None for entry in symbol.entries]
     else:
         padded = [*inputs, *[None] * (row.input_count(node.p) - len(inputs))][: max(row.input_count(node.p), 0)]
-        for label, symbol in zip(row.inputs, padded, strict=False):
+        for label, symbol in zip(row.input_names(node.p), padded, strict=False):
             if symbol is not None and len(symbol.entries) != 1:
                 raise MXNetError(f"{row.name} takes one output as {label}, not a group of {len(symbol.entries)}")
             made = symbol

@@ -522,4 +522,4 @@ def create(metric: Any, *args: Any, **given: Any) -> Any:
 
 def np(numpy_feval: Callable[[Any, Any], Any], name: str | None = None, allow_extra_outputs: bool = False) -> Any:
     """A metric of a function of NumPy arrays."""
-    return CustomMetric(numpy_feval, name or numpy_feval.__name__, allow_extra_outputs)
+    return CustomMetric(numpy_feval, name, allow_extra_outputs)

@@ -54,7 +54,7 @@ class Optimizer:
     ) -> None:
         self.multi_precision = multi_precision
         self.rescale_grad, self.wd, self.clip_gradient = rescale_grad, wd, clip_gradient
-        self.lr = 0.01 if learning_rate is None else learning_rate
+        self.lr: Any = 0.01 if learning_rate is None and lr_scheduler is None else learning_rate
         self.lr_scheduler = lr_scheduler
         if lr_scheduler is not None and learning_rate is not None:
             if lr_scheduler.base_lr != learning_rate:  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ class Optimizer:
     @property
     def learning_rate(self) -> float:
         """The rate now."""
-        return self.lr if self.lr_scheduler is None else self.lr_scheduler(self.num_update)
+        return float(self.lr) if self.lr_scheduler is None else self.lr_scheduler(self.num_update)
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate."""
@@ -177,7 +177,8 @@ class _ByOperator(Optimizer):
 
     def __init__(self, *places: Any, **given: Any) -> None:
         order = [*(["learning_rate"] if self.rate_first else []), *self.options]
-        given = {"learning_rate": self.rate, **self.options, **dict(zip(order, places, strict=False)), **given}
+        rate = {"learning_rate": self.rate} if self.rate_first else {}  # the others take that of a schedule
+        given = {**rate, **self.options, **dict(zip(order, places, strict=False)), **given}
         own = {name: given.pop(name) for name in self.options}
         super().__init__(**given)
         self.__dict__.update(own)
@@ -360,9 +361,11 @@ class Ftrl(_ByOperator):
 
     options: ClassVar[dict[str, Any]] = {"lamda1": 0.01, "beta": 1}
     operator, kept = "ftrl_update", 2
+    rate_first = False
 
     def __init__(self, lamda1: float = 0.01, learning_rate: float = 0.1, beta: float = 1, **given: Any) -> None:
-        super().__init__(learning_rate, lamda1, beta, **given)
+        super().__init__(lamda1, beta, **given)
+        self.lr = learning_rate  # a schedule keeps its own
 
 
 @register
