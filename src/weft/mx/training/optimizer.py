@@ -112,7 +112,8 @@ class Optimizer:
     @property
     def learning_rate(self) -> float:
         """The rate now."""
-        return float(self.lr) if self.lr_scheduler is None else self.lr_scheduler(self.num_update)
+        rate: float = self.lr
+        return rate if self.lr_scheduler is None else self.lr_scheduler(self.num_update)
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate."""
