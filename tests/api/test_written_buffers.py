@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -153,3 +155,34 @@ def test_columns_moved_by_a_border_are_not_written_over_before_they_are_read() -
         hybrid(*ours)
         shift(*theirs)
         assert all(map(torch.equal, ours, theirs))
+
+
+class _Averaging(nn.Module):
+    """Keeps an average of what it computes, with the gradients of all calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("average", torch.zeros(3))
+
+
+class _BehindDetach(_Averaging):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = self.average.detach()
+        self.average.copy_(self.layer(x).tanh().mean(0))
+        return (x * self.average).sum()
+
+
+@pytest.mark.parametrize("kind", [_BehindDetach])
+def test_a_buffer_carries_gradients_over_calls_of_many_sizes(kind: type[_Averaging]) -> None:
+    def found(prepare: Callable[[nn.Module], nn.Module]) -> list[Any]:
+        net = kind()
+        run = prepare(net)
+        losses = [run(torch.linspace(0, 1, rows * 3).view(rows, 3)) for rows in (4, 5, 6, 3)]
+        (sum(losses, torch.zeros(())) + net.average.sum()).backward()
+        return [net.average.requires_grad, net.average.detach(), *(one.grad for one in net.parameters())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(found(lambda net: weft.hybridize(net, whole=False)), found(lambda net: net))
