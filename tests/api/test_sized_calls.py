@@ -1,4 +1,4 @@
-"""A native entry leads calls of sizes that have come before to the program for a range of sizes, and no others."""
+"""A native entry leads calls of sizes in range to the program for them, whether they have come before or not."""
 
 from __future__ import annotations
 
@@ -54,11 +54,43 @@ def test_sizes_that_have_come_are_run_by_the_entry(hybrid: Any, long_ways: list[
 
 
 @torch.no_grad()
-def test_a_new_size_goes_the_long_way_once(hybrid: Any, long_ways: list[tuple[int, ...]]) -> None:
-    for rows in (9, 9, 9, 5):
+def test_sizes_that_are_new_are_run_by_the_entry_too(hybrid: Any, long_ways: list[tuple[int, ...]]) -> None:
+    for rows in (9, 9, 9, 5, 2, 16, 15):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(hybrid(x), x * 2)
-    assert long_ways == [(9, 4)]
+    assert long_ways == []
+
+
+@torch.no_grad()
+def test_sizes_go_to_the_smallest_program_that_takes_them(
+    hybrid: Any, long_ways: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in (300, 250, 280):  # a program for many more
+        hybrid(torch.randn(rows, 4))
+    small, large = (one for one in hybrid.varying)
+    long_ways.clear()
+    before = small.calls.count, large.calls.count
+    for rows in (11, 13, 280, 12, 310):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(hybrid(x), x * 2)
+    assert (small.calls.count, large.calls.count) == (before[0] + 3, before[1] + 2)
+    monkeypatch.setattr("weft.api.varying.LEAST_SHARE", 1.0)  # what would be computed in vain is Python's
+    long_ways.clear()
+    x = torch.randn(210, 4)
+    torch.testing.assert_close(hybrid(x), x * 2)
+    assert long_ways == [(210, 4)]
+
+
+@torch.no_grad()
+def test_sizes_that_are_to_be_the_same_are_compared(long_ways: list[tuple[int, ...]]) -> None:
+    hybrid = weft.hybridize(lambda x, y: (x * 2, y + 1))
+    for rows in (3, 5, 7):
+        hybrid(torch.randn(rows, 4), torch.randn(rows, 4))
+    long_ways.clear()
+    for rows, others in ((6, 6), (8, 8), (6, 11)):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        torch.testing.assert_close(hybrid(x, y), (x * 2, y + 1))
+    assert long_ways == [(6, 4)]
 
 
 @torch.no_grad()
@@ -131,6 +163,16 @@ def test_sizes_that_come_often_are_told_of(hybrid: Any, monkeypatch: pytest.Monk
     for _ in range(4):
         torch.testing.assert_close(hybrid(x), x * 2)
     assert len(hybrid.programs) == 2, "the first size's, and this one's own"
+
+
+@torch.no_grad()
+def test_new_sizes_that_take_long_together_are_told_of(hybrid: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sized_calls, "MOST_SECONDS", 1e-9)
+    [program] = hybrid.varying
+    for _ in range(2):
+        for rows in (9, 10):  # one pays for what the other took
+            hybrid(torch.randn(rows, 4))
+    assert sum(program.wasted.values()) > 0
 
 
 def test_threads_alternate_between_sizes(hybrid: Any) -> None:

@@ -14,7 +14,7 @@ import weft
 from weft.codegen.threads.layout import TABLE_OFFSET
 from weft.errors import InternalError, OutOfMemoryError
 from weft.runtime.arena import ArenaBlock, BlockPool
-from weft.runtime.varying_sizes import VaryingInput
+from weft.runtime.large_forms import VaryingInput
 
 NATIVE = (
     "linear",

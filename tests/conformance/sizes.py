@@ -27,7 +27,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils import _pytree as pytree
 
 from weft.ir.types import row_major
-from weft.runtime.varying_sizes import VaryingInput
+from weft.runtime.large_forms import VaryingInput
 
 SMALLEST = 2  # sizes of 1 are broadcast
 FRAGILE = frozenset({"_segment_reduce.lengths", "_segment_reduce.offsets", "lu_unpack"})

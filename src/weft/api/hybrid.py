@@ -29,7 +29,6 @@ from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
 from weft.api.size_range import Shapes
-from weft.api.sized_calls import calls_of_sizes
 from weft.api.varying import (
     RaisesAtTheLargestError,
     SizeRequest,
@@ -45,8 +44,8 @@ from weft.errors import InternalError, UnsupportedError, WeftError, memory_told
 from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
+from weft.ir.extents import FixedSizeError
 from weft.ir.graph import Graph
-from weft.passes.within import UnboundedError
 from weft.programs.description import Example, Ranges
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
@@ -434,9 +433,9 @@ class Hybrid:
     def _run_varying(self, found: VaryingProgram, call: FlatCall, key: Key) -> Any:
         """Run a program for a range of sizes, which an entry leads the next call of the same sizes to."""
         guarded, by_python = found.guarded, found.is_too_large(call.leaves)
-        before = 0.0 if by_python else found.calls.note(call.leaves)
+        before, like = (0.0, 0.0) if by_python else found.calls.note(call.leaves)
         try:
-            with self.rare.running(key, imperatively=False, before=before), found.running(call.leaves, before):
+            with self.rare.running(key, imperatively=False, before=before), found.running(call.leaves, like):
                 if by_python:
                     return self.function(*call.arguments, **call.keywords)
                 result = guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords, call.containers)
@@ -521,7 +520,7 @@ class Hybrid:
     def _traced(self, call: FlatCall, *, runs: bool, whole: bool = False) -> Guarded[Program]:
         try:
             return self._traced_with(call, runs=runs, whole=whole, sizes=True)
-        except UnboundedError as error:  # sizes that are found out are in the way of a program for all of them
+        except FixedSizeError as error:  # sizes that are found out are in the way of a program for all of them
             if not whole and self.varying.range_of(self._key_of(call)) is not None:
                 raise UnsupportedError(error.fact, why=error.why) from error
             return self._traced_with(call, runs=runs, whole=whole, sizes=False)
@@ -567,7 +566,7 @@ class Hybrid:
         if runs:
             program.pack_ahead(traced)
         found = self._guarded(traced, program, self._state(*roots))
-        found.sized = None if read is None else calls_of_sizes(found, read.varying)
+        found.sized = None if read is None else self.varying.sized_calls(self._key_of(call), found)
         return found
 
     def _compile(self, traced: Traced) -> Program:

@@ -44,24 +44,29 @@ class SizeRange:
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Whether the sizes of a call of the kind are in range."""
-        return self._are_in_range(leaves) and self._agree(leaves)
+        for position in self.tops.keys() - self.varying.keys():
+            leaf = leaves[position]
+            if shape_of(leaf) != self.tops[position]:
+                return False
+            if position in self.strides and leaf.stride() != self.strides[position]:
+                return False
+        return self.takes_sizes(dict(enumerate(leaves)))
 
-    def _are_in_range(self, leaves: Sequence[Any]) -> bool:
-        for position, top in self.tops.items():
-            leaf, dimensions = leaves[position], self.varying.get(position)
-            shape = shape_of(leaf)
-            if dimensions is None:
-                if shape != top or (position in self.strides and leaf.stride() != self.strides[position]):
-                    return False
+    def takes_sizes(self, leaves: Mapping[int, Any]) -> bool:
+        """Whether tensors that vary are in range, where everything else is as it was."""
+        for position, dimensions in self.varying.items():
+            if position not in self.tops:
                 continue
-            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
+            leaf = leaves[position]
+            shape = shape_of(leaf)
+            for dimension, (size, most) in enumerate(zip(shape, self.tops[position], strict=True)):
                 if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
                     return False
-            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(tuple(shape)):
+            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(shape):
                 return False
-        return True
+        return self._agree(leaves)
 
-    def _agree(self, leaves: Sequence[Any]) -> bool:
+    def _agree(self, leaves: Mapping[int, Any]) -> bool:
         """Whether sizes that are to be the same, or made of others, are so."""
 
         def size_of(spot: SizeSpot) -> int:

@@ -1,10 +1,10 @@
-"""Run a program for a range of sizes at calls that a native entry leads to it, for sizes that have come before."""
+"""Run a program for a range of sizes at calls that a native entry leads to it: of sizes that it is known to take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from weft.guards.entry import MISSED
 from weft.guards.guarded import Guarded
@@ -18,13 +18,33 @@ MOST_SECONDS = 0.1  # of calls of the same sizes, until it is looked again wheth
 Look = tuple[Any, ...]  # the shapes and strides of what varies
 
 
-class Account:
-    """The seconds that calls of the same sizes took since somebody asked."""
+class TakesSizes(Protocol):
+    """What tells of sizes that have not come before whether calls of them run the program."""
 
-    __slots__ = ("calls", "seconds", "steady")
+    def takes_sizes(self, leaves: Mapping[int, Any]) -> bool:
+        """Whether tensors that vary have sizes that it takes, and for which there is nothing better."""
+
+    def likeness_of(self, leaves: Mapping[int, Any]) -> Hashable:
+        """What is the same for sizes of which a program of their own would be one."""
+
+
+class Tally:
+    """Seconds that calls of like sizes took since somebody asked."""
+
+    __slots__ = ("seconds",)
 
     def __init__(self) -> None:
         self.seconds = 0.0
+
+
+class Account:
+    """The seconds that calls of the same sizes took since somebody asked, and those of all that are like them."""
+
+    __slots__ = ("calls", "like", "seconds", "steady")
+
+    def __init__(self, like: Tally) -> None:
+        self.seconds = 0.0
+        self.like = like
         self.calls = 0  # since one was timed
         self.steady: Callable[[Sequence[Any]], Any] | None = None
 
@@ -32,14 +52,16 @@ class Account:
 class SizedCalls:
     """The sizes for which calls run a program, and what they took; any thread may run and note calls."""
 
-    def __init__(self, guarded: Guarded[Program], varying: Mapping[int, frozenset[int]]) -> None:
+    def __init__(self, guarded: Guarded[Program], varying: Mapping[int, frozenset[int]], takes: TakesSizes) -> None:
         self.varying = varying
         self._program = guarded.program
+        self._takes = takes
         self._places = tuple(guarded.arguments.index(leaf) for leaf in varying if leaf in guarded.arguments)
         self.is_complete = len(self._places) == len(varying)  # a leaf that the program does not read is not seen
         self._only = self._places[0] if len(self._places) == 1 else None
         self._leaves = tuple(guarded.arguments[place] for place in self._places)
         self._accounts: dict[Look, Account] = {}
+        self._tallies: dict[Hashable, Tally] = {}
         self.count = 0  # of calls that it has run
 
     def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
@@ -49,8 +71,8 @@ class SizedCalls:
             look: Look = (tensor.shape, tensor.stride())
         else:
             look = tuple([(inputs[place].shape, inputs[place].stride()) for place in self._places])
-        account = self._accounts.get(look)
-        if account is None or account.seconds > MOST_SECONDS:
+        account = self._accounts.get(look) or self._new_account(look, inputs)
+        if account is None or account.seconds > MOST_SECONDS or account.like.seconds > MOST_SECONDS:
             return MISSED
         account.calls += 1
         if account.steady is not None and account.calls < CALLS_TO_A_TIMED_ONE:
@@ -64,24 +86,34 @@ class SizedCalls:
         except RefusedError:
             return MISSED
         self.count += 1
-        account.seconds += account.calls * (perf_counter() - begin)
+        seconds = account.calls * (perf_counter() - begin)
+        account.seconds += seconds
+        account.like.seconds += seconds
         account.calls = 0
         if account.steady is None:
             account.steady = self._program.steady(inputs)
         return result
 
-    def note(self, leaves: Sequence[Any]) -> float:
-        """Let calls of such sizes run the program; gives the seconds that such calls took since this was last asked."""
-        if len(self._accounts) >= MOST_SIZES:
-            self._accounts.clear()
+    def note(self, leaves: Sequence[Any]) -> tuple[float, float]:
+        """Let calls of such sizes run the program.
+
+        Gives the seconds that such calls took since this was last asked, and those of all calls that are like them.
+        """
         looks = [(leaves[leaf].shape, leaves[leaf].stride()) for leaf in self._leaves]
         look: Look = tuple(looks) if self._only is None else looks[0]
         before = self._accounts.get(look)
-        self._accounts[look] = Account()
-        return 0.0 if before is None else before.seconds
+        account = self._opened(look, {leaf: leaves[leaf] for leaf in self._leaves})
+        seconds, account.like.seconds = account.like.seconds, 0.0
+        return 0.0 if before is None else before.seconds, seconds
 
+    def _new_account(self, look: Look, inputs: Sequence[Any]) -> Account | None:
+        """Begin to note calls of sizes that have not come before; None where they are not for this program."""
+        leaves = {leaf: inputs[place] for leaf, place in zip(self._leaves, self._places, strict=True)}
+        return self._opened(look, leaves) if self._takes.takes_sizes(leaves) else None
 
-def calls_of_sizes(guarded: Guarded[Program], varying: Mapping[int, frozenset[int]]) -> SizedCalls | None:
-    """The calls of a path that reads these sizes; None where it does not take all tensors that have them."""
-    found = SizedCalls(guarded, varying)
-    return found if found.is_complete else None
+    def _opened(self, look: Look, leaves: Mapping[int, Any]) -> Account:
+        if len(self._accounts) >= MOST_SIZES:
+            self._accounts.clear()
+        tally = self._tallies.setdefault(self._takes.likeness_of(leaves), Tally())
+        account = self._accounts[look] = Account(tally)
+        return account

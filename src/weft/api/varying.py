@@ -53,6 +53,7 @@ MOST_REFUSED = 3  # times that there was none for some sizes, from which on none
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
 Small = frozenset[tuple[int, int, int]]  # sizes of a call that vary, and are 0 or 1: argument, dimension, size
+Leaves = Sequence[Any] | Mapping[int, Any]  # all of a call, or those that vary
 Make = Callable[[Shapes, AskedSizes], tuple[Traced, Guarded[Program] | None]]
 
 
@@ -85,6 +86,7 @@ class VaryingProgram:
     conditions: tuple[Condition, ...]
     names: Mapping[SizeSpot, str]  # of sizes that users have named
     cost: float  # seconds that it took to be made
+    kind: _Kind  # of calls
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     left: int = 0  # calls that it did not end, as values decided otherwise
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class VaryingProgram:
     calls: SizedCalls = field(init=False)
 
     def __post_init__(self) -> None:
-        self.calls = SizedCalls(self.guarded, self.range.varying)
+        self.calls = SizedCalls(self.guarded, self.range.varying, self)
 
     @property
     def volume(self) -> int:
@@ -102,9 +104,24 @@ class VaryingProgram:
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether a call of this kind has sizes that the program takes."""
-        if not self.range.takes(leaves):
-            return False
-        sizes = self._sizes(leaves)
+        return self.range.takes(leaves) and self._holds_of(self._sizes(leaves))
+
+    def takes_sizes(self, leaves: Mapping[int, Any]) -> bool:
+        """Whether calls of sizes that have not come before run this program, and none of smaller ones."""
+        first = next((one for one in self.kind.programs if one._may_take(leaves)), None)
+        return first is self and not self.is_too_large(leaves)
+
+    def _may_take(self, leaves: Mapping[int, Any]) -> bool:
+        """Whether it takes such sizes, as far as these leaves tell."""
+        if not leaves.keys() >= self.range.varying.keys():
+            return True
+        return self.range.takes_sizes(leaves) and self._holds_of(self._sizes(leaves))
+
+    def likeness_of(self, leaves: Mapping[int, Any]) -> tuple[int, ...]:
+        """The largest sizes of a program of their own."""
+        return self._enough(leaves)
+
+    def _holds_of(self, sizes: tuple[int, ...]) -> bool:
         found = self._known.get(sizes)
         if found is None:
             if len(self._known) >= MOST_SIZES:
@@ -116,11 +133,11 @@ class VaryingProgram:
         """Say which sizes it takes; `arguments` are the names of the leaves."""
         return self.range.describe(arguments, self.names)
 
-    def is_worth_less(self, leaves: Sequence[Any]) -> bool:
+    def is_worth_less(self, leaves: Leaves) -> bool:
         """Whether what calls of such sizes wasted would have paid for a program of smaller ones."""
         return self.wasted.get(self._enough(leaves), 0.0) > self.cost
 
-    def is_too_large(self, leaves: Sequence[Any]) -> bool:
+    def is_too_large(self, leaves: Leaves) -> bool:
         """Whether a call needs so little of what the program computes that Python had better run it."""
         return self._share(self._enough(leaves)) < LEAST_SHARE
 
@@ -155,10 +172,10 @@ class VaryingProgram:
             found = self._shares[sizes] = work(sizes) / work(_at(self.places, self.range.tops))
         return found
 
-    def _enough(self, leaves: Sequence[Any]) -> tuple[int, ...]:
+    def _enough(self, leaves: Leaves) -> tuple[int, ...]:
         return tuple(map(_close_top, self._sizes(leaves)))
 
-    def _sizes(self, leaves: Sequence[Any]) -> tuple[int, ...]:
+    def _sizes(self, leaves: Leaves) -> tuple[int, ...]:
         return tuple([leaves[argument].shape[dimension] for argument, dimension in self.places])
 
 
@@ -204,6 +221,24 @@ class _Kind:
             return {}  # one that is larger by one beside others of any size is so by chance
         grown = ((group, now[group[0][0]][group[0][1]]) for group, change in changes.items() if change)
         return {group: max(MOST_AHEAD * _top(size), LEAST_AHEAD) for group, size in grown}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeOf:
+    """A range of sizes that paths read, among others of the same kind of calls."""
+
+    kind: _Kind
+    range: SizeRange
+
+    def takes_sizes(self, leaves: Mapping[int, Any]) -> bool:
+        """Whether paths of this range run calls of such sizes: no program does, and no range of smaller ones."""
+        if any(one._may_take(leaves) for one in self.kind.programs):
+            return False
+        ranges = (one for one in self.kind.ranges if not leaves.keys() >= one.varying.keys() or one.takes_sizes(leaves))
+        return next(ranges, None) is self.range
+
+    def likeness_of(self, leaves: Mapping[int, Any]) -> None:
+        """All sizes of a range are like each other: there are no paths for fewer of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,6 +342,15 @@ class VaryingPrograms:
         found = self._ranges.get(key)
         return None if found is None else found[1]
 
+    def sized_calls(self, key: Key, guarded: Guarded[Program]) -> SizedCalls | None:
+        """The calls of a path of a signature that reads sizes; None where it reads none, or does not see all."""
+        found = self._ranges.get(key)
+        if found is None:
+            return None
+        kind, own, _ = found
+        calls = SizedCalls(guarded, own.varying, RangeOf(kind, own))
+        return calls if calls.is_complete else None
+
     def drop_range(self, key: Key, error: WeftError, name: str) -> bool:
         """Forget a signature that calls of many sizes share, as paths cannot read these; whether it was such."""
         found = self._ranges.pop(key, None)
@@ -353,7 +397,7 @@ class VaryingPrograms:
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
                 found, conditions = _range_of(call, tops, varying, (groups, ties)), traced.size_conditions
-                program = VaryingProgram(guarded, found, places, conditions, named, perf_counter() - begin)
+                program = VaryingProgram(guarded, found, places, conditions, named, perf_counter() - begin, kind)
                 if ahead and program.is_too_large(call.leaves):
                     kind.grows = False
                     continue

@@ -24,8 +24,9 @@ from weft.passes.within import UnboundedError, Within, any_varies, prefix
 from weft.passes.work import work_of
 from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.large_forms import has_known_strides
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
-from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, has_known_strides
+from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable
 from weft.target import host_target
 from weft.trace.traced import Traced
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from operator import attrgetter
 from typing import Any
 
 from typing_extensions import Self
 
-from weft.errors import UnsupportedError
+from weft.errors import UsageError
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
 
@@ -161,8 +162,12 @@ class Polynomial:
                 found |= {atom} if isinstance(atom, Value) else atom.dividend.atoms()
         return found
 
+    def written(self, name_of: Callable[[Value], str]) -> str:
+        """It as text, with these names of sizes."""
+        return str(self.value(lambda size: _Text(name_of(size))))
+
     def __str__(self) -> str:
-        return str(self.value(_Text))
+        return self.written(attrgetter("name"))
 
 
 def _quotient(atom: Quotient, number_of: Callable[[Value], Any]) -> Any:
@@ -176,8 +181,8 @@ def _order(atom: Atom) -> tuple[str, int]:
 class _Text:
     """Writes arithmetic down as it is done."""
 
-    def __init__(self, thing: Any, loose: bool = False) -> None:
-        self.text = thing.name if isinstance(thing, Value) else str(thing)
+    def __init__(self, text: str, loose: bool = False) -> None:
+        self.text = text
         self.loose = loose
 
     def _inside(self) -> str:
@@ -197,7 +202,7 @@ class _Text:
         return self.text
 
 
-class FixedSizeError(UnsupportedError):
+class FixedSizeError(UsageError):
     """A size that varies was asked for as if it were one number."""
 
 

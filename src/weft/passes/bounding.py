@@ -181,9 +181,9 @@ class Bounder:
             return
         if value.op == "library" and value.attributes["call"].target.startswith(CHECKS):
             call = value.attributes["call"]
-            attributes = MappingProxyType({"call": replace(call, arguments=fixed(call.arguments))})
+            now = MappingProxyType({"call": replace(call, arguments=fixed(call.arguments))})
             operands = tuple(self._checked(value, operand) for operand in value.operands)
-            self.now[value] = self.emit(replace(value, operands=operands, attributes=attributes))
+            self.now[value] = self.emit(replace(value, operands=operands, attributes=now))
             self.within[value] = ()
             return
         rule = self.own_rules.get(value) or self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from weft.errors import UsageError
 from weft.ir.at_sizes import has_extents
-from weft.ir.extents import Extent, Polynomial, today
+from weft.ir.extents import Extent, FixedSizeError, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.types import TensorType, TupleType, Type
 
 
-class UnboundedError(UsageError):
+class UnboundedError(FixedSizeError):
     """A Graph cannot be computed at its largest sizes."""
 
 

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, pack_into
+from typing import Any
 
 import torch
 
@@ -55,6 +56,7 @@ class Begun:
         return self.parts.rest(plan, lasting)
 
 
+Words = ctypes.Array[Any]
 MovedRunner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], bool]
 
 
@@ -153,7 +155,7 @@ class NativeExecutable:
         return ctypes.addressof(self._described[magnitude][0])
 
     def run_moved(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: BlockPool, moves: int
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: BlockPool, moves: Words
     ) -> bool:
         """Run a program made for larger tensors, which moves put into memory behind the frame, and take out of it.
 
@@ -161,7 +163,7 @@ class NativeExecutable:
         """
         return self.moved_runner(pool, moves)(inputs, outputs)
 
-    def moved_runner(self, pool: BlockPool, moves: int) -> MovedRunner:
+    def moved_runner(self, pool: BlockPool, moves: Words) -> MovedRunner:
         """Give what does the same for calls of some sizes, with as little Python around it as there can be."""
         start = None if self._program is None else ensure_crew
 
@@ -172,7 +174,8 @@ class NativeExecutable:
             if binding is None:
                 return False
             block = pool.take()
-            done = binding.call(inputs, outputs, block.address, moves) is None
+            # SAFETY: this function holds the words of the moves; whoever learnt them for some sizes may forget them.
+            done = binding.call(inputs, outputs, block.address, ctypes.addressof(moves)) is None
             pool.give_back(block)
             return done
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -14,7 +13,7 @@ from weft.codegen.calls.region_call import LINE, MOVED_DIMENSIONS
 from weft.plan.form.plan import BufferKind
 from weft.runtime.arena import block_pool
 from weft.runtime.built_in import table_of
-from weft.runtime.executable import NativeExecutable
+from weft.runtime.executable import NativeExecutable, Words
 from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType
 
 Step = tuple[int, int, int]  # of a dimension: how often, bytes from one to the next in larger memory, and in a tensor
@@ -82,9 +81,7 @@ def places_behind(frame_bytes: int, sizes: Sequence[int]) -> tuple[list[int], in
     return found, end
 
 
-def table_of_moves(
-    before: Sequence[tuple[int, ...]], behind: Sequence[tuple[int, ...]], description: int = 0
-) -> ctypes.Array[Any]:
+def table_of_moves(before: Sequence[tuple[int, ...]], behind: Sequence[tuple[int, ...]], description: int = 0) -> Words:
     """Put moves in memory: how many there are, where lanes are described, then their words."""
     return table_of([(len(before), len(behind), description), *before, *behind])
 
@@ -130,22 +127,25 @@ class MovedCode:
 
     def moves(
         self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None], work: int
-    ) -> tuple[int, object] | None:
-        """Put moves where native code reads them, at an address in what is to be kept; None where one has no words.
+    ) -> Words | None:
+        """Put moves where native code reads them; None where one has no words.
 
         What a call computes says with which others it shares the choice between lanes and one lane.
         """
         if None in before or None in behind:
             return None
-        description = self._executable.description_for(work.bit_length())
-        table = table_of_moves([move for move in before if move], [move for move in behind if move], description)
-        return ctypes.addressof(table), table
+        description = self.description_for(work)
+        return table_of_moves([move for move in before if move], [move for move in behind if move], description)
 
-    def steady(self, tail: Sequence[Any], moves: int) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]:
+    def description_for(self, work: int) -> int:
+        """Which description of lanes calls have that compute so much, compared with others."""
+        return self._executable.description_for(max(work, 1).bit_length())
+
+    def steady(self, tail: Sequence[Any], moves: Words) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]:
         """Give what runs it for calls of some sizes; `tail` stands behind the inputs of each call."""
         run, pick, behind = self._executable.moved_runner(self._pool, moves), self._pick, tuple(tail)
         return lambda inputs, outputs: run(pick([*inputs, *behind]), outputs)
 
-    def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: int) -> bool:
+    def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: Words) -> bool:
         """Run it, if what lasts is as it was."""
         return self._executable.run_moved(self._pick(given), outputs, self._pool, moves)

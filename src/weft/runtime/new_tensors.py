@@ -39,6 +39,9 @@ TYPE_NUMBERS = {
 }
 
 
+NewTensorsCall = Callable[[], Any]
+
+
 class NewTensors:
     """Makes tensors of these types on the CPU, with whatever their memory held before."""
 
@@ -54,14 +57,24 @@ class NewTensors:
         )
 
 
-def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...]]:
-    functions, layout = tensor_functions(), object_layout()
-    if functions is None or layout is None or not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
+def _native(types: Sequence[OutputType]) -> NewTensorsCall:
+    if not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
         return tuple
-    empty, delete, wrap = functions
     rows, places = result_rows(types)
+    return native_maker(len(types), rows, places) or tuple
+
+
+def native_maker(count: int, rows: ctypes.Array[Any], kept: object = None) -> NewTensorsCall | None:
+    """Give what makes tensors that rows describe, as they are when it is called; None where nothing native does.
+
+    It gives False where there is no memory. It holds the rows, and what is to be kept.
+    """
+    functions, layout = tensor_functions(), object_layout()
+    if functions is None or layout is None:
+        return None
+    empty, delete, wrap = functions
     words = {
-        NewTensorWord.COUNT: len(types),
+        NewTensorWord.COUNT: count,
         NewTensorWord.ROWS: ctypes.addressof(rows),
         NewTensorWord.EMPTY: empty,
         NewTensorWord.WRAP: wrap,
@@ -73,9 +86,7 @@ def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...
         NewTensorWord.FALSE: id(False),
     }
     # SAFETY: the function holds this tuple, and the tuple the tables that the state points to.
-    found: Callable[[], tuple[torch.Tensor, ...]] = built_in(
-        "new_tensors", (state_of(NewTensorWord, words), rows, places)
-    )
+    found: NewTensorsCall = built_in("new_tensors", (state_of(NewTensorWord, words), rows, kept))
     return found
 
 

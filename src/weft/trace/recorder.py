@@ -39,19 +39,19 @@ from weft.trace.memory import PathEntry, TensorState, TensorTable, TracedMemory,
 LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
-SIZE_OPERATORS: Mapping[str, tuple[str, type]] = MappingProxyType(
+SIZE_OPERATORS: Mapping[str, tuple[str, type, type]] = MappingProxyType(
     {
-        "ToFloat": ("float", float),
-        "FloatTrueDiv": ("truediv", float),
-        "IntTrueDiv": ("truediv", float),
-        "FloatPow": ("pow", float),
-        "TruncToInt": ("int", int),
-        "FloorDiv": ("floordiv", int),
-        "PythonMod": ("mod", int),
-        "Mod": ("mod", int),
+        "ToFloat": ("float", int, float),
+        "FloatTrueDiv": ("truediv", float, float),
+        "IntTrueDiv": ("truediv", int, float),
+        "FloatPow": ("pow", float, float),
+        "TruncToInt": ("int", float, int),
+        "FloorDiv": ("floordiv", int, int),
+        "PythonMod": ("mod", int, int),
+        "Mod": ("mod", int, int),
     }
 )
-"""Operators on numbers by PyTorch's names for them, as a Graph knows them, and what they give."""
+"""Operators on numbers by PyTorch's names for them, as a Graph knows them, what they take and what they give."""
 
 
 class CallBuilder:
@@ -127,8 +127,8 @@ class CallBuilder:
 
     def _applied(self, expression: Any) -> Value | None:
         """What an operator of Python gives of numbers that are made of sizes."""
-        operator, kind = SIZE_OPERATORS.get(expression.func.__name__, ("", int))
-        parts: list[Any] = [part if part.is_number else self._written(part, kind) for part in expression.args]
+        operator, taken, kind = SIZE_OPERATORS.get(expression.func.__name__, ("", int, int))
+        parts: list[Any] = [part if part.is_number else self._written(part, taken) for part in expression.args]
         if not operator or any(part is None for part in parts):
             return None
         values = tuple(part for part in parts if isinstance(part, Value))

@@ -9,6 +9,7 @@ from typing import Any
 from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
 from weft.trace.interception.refusals import unmaterialised
+from weft.trace.interception.sized_functions import SizedFunctions
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.results.result_types import ResultTypes
@@ -63,4 +64,5 @@ class Request:
     rooms: Mapping[int, int] = field(default_factory=dict)  # of these, by number: how large they may become
     decided: Sequence[Decision] | None = None  # by another trace of the same call
     ends_after: int | None = None  # decisions: they are all that is asked of the trace
+    sized: SizedFunctions = field(default_factory=SizedFunctions)  # shared by traces that are compared
     expected: Sequence[Decision] | None = None  # by a call of other sizes; what tensors say is checked in each run

@@ -86,7 +86,12 @@ def _with_reads(request: Request) -> Traced:
         refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
     flows = any(map(decides_exactly, fixed.decisions)) and not request.state.asks_kinds
     if request.sizes_read is not None:
-        found = _of_all_sizes(request, fixed)
+        try:
+            found = _of_all_sizes(request, fixed)
+        except UnsupportedError:
+            if request.sized.learns():  # it was compared with a trace that runs other functions
+                return _with_reads(replace(request, state=request.walk(*request.state.roots)))
+            raise
     else:
         found = _flowing(request, fixed) if flows else fixed
     if found.fixes_fractions:

@@ -378,6 +378,7 @@ def _run(tracer: Tracer, kept: Kept) -> tuple[Trace, list[Change], Left]:
 def traced_once(request: Request) -> Traced:
     """Trace a program, with what it leaves in Python put back."""
     gc.collect(0)  # what is among the youngest objects later, the code has made
+    request.sized.begin()
     tracer = Tracer(request)
     kept = Kept(request.state)
     trace, changes, left = _run(tracer, kept)

@@ -526,7 +526,7 @@ class Tracer:
             counted = reads.replaced(function, arguments, self._elements)
         if counted is not None:
             return counted, arguments, keywords
-        return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
+        return self.request.sized.taken(with_check(taken_whole(function, arguments, keywords)), arguments, keywords)
 
     def real_inputs(self) -> Mapping[Value, Any]:
         """What goes in, as this call has it."""

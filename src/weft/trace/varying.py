@@ -49,7 +49,8 @@ def trace_varying(request: Request, asked: AskedSizes, now: Request | None = Non
             request, plain = _as_told(request, now)
         numbers = request.numbers - plain.fixed
         state = request.walk(*request.state.roots)
-        return plain, traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
+        found = traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
+        return traced_with_numbers(request) if request.sized.learns() else plain, found
 
     if request.state.asks_kinds:
         why = "the code tells by `is` or by a pattern whether a thing is True, or of a class"

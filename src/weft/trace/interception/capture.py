@@ -55,6 +55,7 @@ from weft.trace.interception.modes import (
 )
 from weft.trace.interception.refusals import note_raised
 from weft.trace.interception.size_expressions import decided, polynomial_of
+from weft.trace.interception.sized_functions import OpenFunction
 from weft.trace.interception.user_lines import PlacedGuards, UnplacedShapes
 
 tree_flatten, tree_unflatten, tree_map_only = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_map_only
@@ -155,7 +156,8 @@ class _FunctionMode(TorchFunctionMode):
     ) -> Any:
         function, arguments, keywords = self.listener.on_function(func, args, kwargs or {})
         try:
-            return function(*arguments, **keywords)
+            with self if isinstance(function, OpenFunction) else nullcontext():
+                return function(*arguments, **keywords)
         except Exception as error:
             note_raised(error)  # of elements there are none: whether eager raises it nobody knows
             raise
@@ -286,7 +288,7 @@ class Interception:
             allow_dynamic_output_shape_ops=False,
         )
         shapes.guards, shapes.not_zero = self.guards, self.not_zero
-        shapes.sizes, shapes.largest = self.sizes, self.largest  # type: ignore[attr-defined]
+        shapes.sizes, shapes.largest, shapes.hints = self.sizes, self.largest, self._hints  # type: ignore[attr-defined]
         self.fake_mode.shape_env = shapes
         return shapes
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any
 
+import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import FloorDiv  # type: ignore[attr-defined]
 
 from weft.ir.extents import FixedSizeError, Polynomial
 from weft.ir.graph import Value
@@ -18,6 +21,9 @@ QUOTIENTS = ("FloorDiv", "CleanDiv")
 WRITTEN = (*REMAINDERS, *ROUNDED, *UP, "FloorDiv")
 FRACTIONS = ("IntTrueDiv", "FloatTrueDiv")
 LEAST_PART = 1 << 20  # of a fraction that a size is multiplied by
+DOWN = ("FloorToInt", "TruncToInt")
+LARGEST_DENOMINATOR = 1 << 12  # of a fraction that is meant where a float is near it
+MOST_TRIED = 1 << 20  # sizes for which it is seen to be
 
 
 @lru_cache(maxsize=4096)
@@ -85,12 +91,42 @@ def decided(expression: Any, shapes: Any) -> Any:
         name = type(one).__name__
         if name in QUOTIENTS:
             return _by_parts(one, shapes)
+        if name in DOWN:
+            return _of_fraction(one, shapes)
         is_largest = name == "Max"
         return reduce(
             lambda first, other: first if shapes.evaluate_expr(first >= other) is is_largest else other, one.args
         )
 
-    return expression.replace(lambda one: type(one).__name__ in ("Min", "Max", "FloorDiv"), rewritten)
+    return expression.replace(lambda one: type(one).__name__ in ("Min", "Max", "FloorDiv", *DOWN), rewritten)
+
+
+def _of_fraction(rounded: Any, shapes: Any) -> Any:
+    """What is rounded down of a size times a fraction that no float is, `int(size * 0.7)`, as a quotient of the size.
+
+    Floats are rounded: the quotient is the same for all sizes up to the largest, each of which is looked at.
+    """
+    product = rounded.args[0]
+    if not (product.is_Mul and len(product.args) == 2 and product.args[0].is_Float and product.args[0] > 0):
+        return rounded
+    factor, size = product.args
+    size = size.args[0] if type(size).__name__ == "ToFloat" else size
+    if not size.is_integer or min(_factors(size).values()) < 0 or not shapes.sizes.keys() >= size.free_symbols:
+        return rounded
+    tops = {one: shapes.largest.get(shapes.sizes[one], shapes.hints[one]) for one in size.free_symbols}
+    ratio = _ratio_up_to(float(factor), int(size.xreplace(tops)))
+    return rounded if ratio is None else FloorDiv(size * ratio.numerator, ratio.denominator)
+
+
+@lru_cache(maxsize=256)
+def _ratio_up_to(factor: float, largest: int) -> Fraction | None:
+    """The quotient by which whole numbers up to a largest one are multiplied and rounded down as by a float."""
+    if largest > MOST_TRIED:
+        return None
+    numbers = np.arange(largest + 1)
+    found = Fraction(factor).limit_denominator(LARGEST_DENOMINATOR)
+    same = np.floor(numbers * factor).astype(np.int64) == numbers * found.numerator // found.denominator
+    return found if same.all() else None
 
 
 def _by_parts(quotient: Any, shapes: Any) -> Any:
