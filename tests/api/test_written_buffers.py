@@ -167,6 +167,12 @@ class _Averaging(nn.Module):
         self.register_buffer("average", torch.zeros(3))
 
 
+class _InPlace(_Averaging):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average.mul_(0.5).add_(self.layer(x).mean(0))
+        return (x * self.average).sum()
+
+
 class _BehindDetach(_Averaging):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.average = self.average.detach()
@@ -174,7 +180,7 @@ class _BehindDetach(_Averaging):
         return (x * self.average).sum()
 
 
-@pytest.mark.parametrize("kind", [_BehindDetach])
+@pytest.mark.parametrize("kind", [_InPlace, _BehindDetach])
 def test_a_buffer_carries_gradients_over_calls_of_many_sizes(kind: type[_Averaging]) -> None:
     def found(prepare: Callable[[nn.Module], nn.Module]) -> list[Any]:
         net = kind()

@@ -116,7 +116,14 @@ class VaryingCompiler:
         pairs = zip(graph.inputs, saved, strict=False)
         self._given[graph] = {value: self._within[source] for value, source in pairs if source in self._kept}
         pairs = zip(graph.inputs[len(saved) :], roots, strict=True)
-        self._tangents[graph] = {value: self._within[root] for value, root in pairs if any_varies(self._within[root])}
+        within = {value: self._within_of(root) for value, root in pairs}
+        self._tangents[graph] = {value: one for value, one in within.items() if any_varies(one)}
+
+    def _within_of(self, root: Value) -> Within:
+        """What counts of what carries a gradient: of what is written there is no telling, but where nothing varies."""
+        if root not in self._within and has_extents(root.type):
+            raise UnboundedError("what is written carries a gradient, and its size varies")
+        return self._within.get(root, ())
 
 
 def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Value, Within]) -> dict[Value, Within]:
