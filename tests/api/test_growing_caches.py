@@ -179,6 +179,23 @@ def test_prompts_with_padding_hide_it(nets):
             assert_alike(ours, theirs)
 
 
+def test_how_a_text_begins_gets_a_program_when_another_text_begins(nets):
+    net, fast = nets
+    with torch.no_grad(), overrides(whole="off"):
+        for count, made in ((1, 0), (2, 1), (3, 1)):
+            ours, theirs, ids = Cache(), Cache(), torch.randint(32, (1, 6))
+            assert generate(fast, ours, ids, 1) == generate(net, theirs, ids, 1)
+            assert_alike(ours, theirs)
+            assert (fast.forward.rare.calls, programs(fast)) == (1, made), count
+
+
+def test_an_object_without_room_gets_a_program_at_once():
+    fast = weft.hybridize(lambda x, options: x * options.scale)
+    with torch.no_grad(), overrides(whole="off"):
+        torch.testing.assert_close(fast(torch.ones(3), SimpleNamespace(scale=2.0)), torch.full((3,), 2.0))
+    assert (fast.rare.calls, len(fast.programs)) == (0, 1)
+
+
 class Deciding(Decoder):
     def forward(self, ids, cache, mask=None):
         """A mask that hides nothing is left out, as transformers has it."""

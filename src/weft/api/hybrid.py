@@ -63,7 +63,7 @@ from weft.trace.interception.refusals import (
     unmaterialised,
 )
 from weft.trace.interception.user_lines import user_place, user_stack_level
-from weft.trace.python_state.containers import Touched, attributes
+from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.facts import OF_INFERENCE
 from weft.trace.python_state.given_objects import FlatArguments, FlatCall, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state
@@ -217,12 +217,10 @@ class Hybrid:
     def _is_watched(self, key: Key, call: FlatCall) -> bool:
         """Whether Python runs a call, as the next one shows whether tensors in an object grow: a cache does.
 
-        A program for sizes that come once is made in vain. Where a program is all that may run, it is made at once.
+        A program for sizes that come once is made in vain. So is one for an object that has room, once it is filled: a
+        text begins once. Where a program is all that may run, it is made at once.
         """
-        holds_tensors = any(
-            isinstance(leaf, torch.Tensor) for thing in call.objects for leaf in attributes(thing).values()
-        )
-        if not holds_tensors or not self.sizes_vary or torch.is_grad_enabled() or self.options.refuses():
+        if not call.may_grow or not self.sizes_vary or torch.is_grad_enabled() or self.options.refuses():
             return False
         return self.rare.is_first_of_kind(key)
 

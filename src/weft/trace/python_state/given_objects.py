@@ -70,6 +70,15 @@ class FlatCall:
     containers: Sequence[Any] = ()  # and objects that are taken apart, each place of one
     objects: Sequence[Any] = ()  # these alone
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether an object holds tensors, or has room for some: nothing, or an empty list or dictionary."""
+        items = (item for thing in self.objects for item in attributes(thing).values())
+        return any(
+            isinstance(item, torch.Tensor) or item is None or (isinstance(item, (list, dict)) and not item)
+            for item in items
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectKind:
