@@ -21,7 +21,8 @@ from weft.runtime.machine import FOLDER, machine_measurement, machine_model, ren
 from weft.target import cross_target, host_target
 
 DAY = 24 * 3600.0
-GUESS = replace(default_model(host_target()), wait=80e-9, transfer=20e9, multiply_adds=1e11)
+CAUTIOUS = default_model(host_target())
+GUESS = replace(CAUTIOUS, wait=80e-9, transfer=20e9, multiply_adds=1.8 * CAUTIOUS.multiply_adds)
 
 
 class World:
