@@ -169,3 +169,85 @@ def test_hooks_of_results_are_called_in_the_order_of_eager(function: Any) -> Non
         sum(result.sum() for result in results).backward()  # type: ignore[union-attr]
         orders.append(called)
     assert orders[0] == orders[1]
+
+
+class Linked(nn.Module):
+    """A hidden state, two results that are computed from it, one of which its gradient does not reach, and a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.policy, self.value, self.judge = (
+            nn.Linear(3, 4),
+            nn.Linear(4, 2),
+            nn.Linear(4, 1),
+            nn.Linear(4, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.body(x).tanh()
+        return self.policy(hidden).exp(), self.value(hidden.detach()).pow(2), hidden, self.judge(hidden.detach()).exp()
+
+
+def backwards_of_linked(net: Any, x: torch.Tensor, way: str) -> list[Any]:
+    policy, value, hidden, judged = net(x)
+    found: list[Any] = []
+    if way == "kept":
+        hidden.retain_grad()
+    if way == "hooked":
+        hidden.register_hook(lambda grad: found.append(grad.clone()) or grad * 2)
+    parts = {"policy": policy, "value": value, "hidden": hidden, "judged": judged}
+    orders = {
+        "last first": ["judged", "value", "policy"],
+        "twice": ["value", "value", "policy", "policy"],
+        "below": ["value", "policy", "hidden"],
+        "hidden first": ["hidden", "judged"],
+    }
+    for name in orders.get(way, ["policy", "value", "judged"]):
+        try:
+            parts[name].sum().backward(retain_graph=way == "retained")
+        except RuntimeError as error:
+            found.append("second time" in str(error))
+        found += [None if one.grad is None else one.grad.clone() for one in (x, *net.parameters())]
+    if way == "retained":
+        policy.sum().backward()
+        found.append(x.grad)
+    if way == "again":
+        policy, value, hidden, judged = net(x)
+        value.sum().backward()
+        (again,) = torch.autograd.grad(policy.pow(2).sum(), x, create_graph=True)
+        found += [again.detach(), *torch.autograd.grad(again.sum(), x)]
+    if way == "asked":
+        policy, value, hidden, judged = net(x)
+        judged.sum().backward()
+        found += torch.autograd.grad(policy.sum(), hidden)
+    return [*found, hidden.grad if way == "kept" else None]
+
+
+WAYS = ["first", "last first", "twice", "below", "hidden first", "retained", "kept", "hooked", "again", "asked"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.filterwarnings("ignore")
+def test_results_behind_detach_beside_what_they_are_computed_from(way: str) -> None:
+    hybrid, eager = weft.hybridize(Linked()), Linked()
+    for rows in (5, 5, 5, 5):
+        x = torch.randn(rows, 3, requires_grad=True)
+        ours = x.detach().clone().requires_grad_()
+        hybrid.zero_grad()
+        eager.zero_grad()
+        assert_the_same(backwards_of_linked(hybrid, ours, way), backwards_of_linked(eager, x, way))
+    assert not hybrid.forward.rare.calls
+
+
+@pytest.mark.parametrize("way", ["first", "last first", "twice", "kept", "hooked", "asked"])
+@pytest.mark.filterwarnings("ignore")
+def test_results_behind_detach_with_sizes_that_vary(way: str) -> None:
+    hybrid, eager = weft.hybridize(Linked()), Linked()
+    for rows in (5, 9, 7, 12, 6):
+        x = torch.randn(rows, 3, requires_grad=True)
+        ours = x.detach().clone().requires_grad_()
+        hybrid.zero_grad()
+        eager.zero_grad()
+        assert_the_same(backwards_of_linked(hybrid, ours, way), backwards_of_linked(eager, x, way))
+    assert [*hybrid.forward.varying]

@@ -467,14 +467,16 @@ class _Group(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         del shown
         context.program, saved, made = given
-        context.saved_types = context.program.saved_types
+        context.saved_types, context.unpacked = context.program.saved_types, None
         context.set_materialize_grads(False)
         save(context, saved)
         return made
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        context.program.handed = saved_by(context)
+        unpacked = None if context.unpacked is None else context.unpacked()
+        if any(tangent is not None for tangent in tangents):  # else they went other ways
+            context.program.handed = saved_by(context) if unpacked is None else unpacked.taken(context)
         return (None, *tangents)
 
 

@@ -80,6 +80,7 @@ class _ResultLink:
         self.link = link = entry.link
         self._executable = executable
         self._runs, self._replay = entry.runs, entry.replay
+        self.is_grouped = bool(executable.groups)
         self.references = [count[number] + OF_THE_COUNT for number in link.watched]  # where a user has none
         self.is_read = link.is_read and self._replay is None
         self._nothing = (None,) * (len(link.sources) + len(link.inputs) + 1)
@@ -108,9 +109,9 @@ class _ResultLink:
         owned, numbers = context.owned, self.link.inputs
         sources = owned.watched[: len(self.link.sources)]
         if self._replay is None:
-            wanted = [*sources, *(owned.node.inputs[number] for number in numbers), *context.saved_tensors]
+            wanted = [*sources, *(owned.program.inputs[number] for number in numbers), *context.saved_tensors]
             return self._runs.run_again(owned.saved(), owned.node.saved_types, wanted, [tangent])
-        given = self._executable.given_to(owned.node)
+        given = self._executable.given_to(owned.program)
         if given is None or _are_seen(_all_below(owned)):
             raise _again_by_operators()
         # Of views alone a gradient is asked: beside them this backward would come to sources, and call their hooks.
@@ -138,9 +139,12 @@ class _ResultLink:
 
 
 class _Owned:
-    """What the node of a linked result has: the program's node, its sources, and what the nodes of these have."""
+    """What the node of a linked result has: the program's node, its sources, and what the nodes of these have.
 
-    __slots__ = ("_call", "link", "node", "quiet", "upstream", "watched")
+    Where results are grouped, the `node` below it is that of its group, which has what the program's has saved.
+    """
+
+    __slots__ = ("_call", "link", "node", "program", "quiet", "upstream", "watched")
 
     def __init__(
         self,
@@ -151,6 +155,7 @@ class _Owned:
         upstream: tuple[_Owned, ...],
     ) -> None:
         self.link, self._call, self.node, self.watched, self.upstream = link, call, node, watched, upstream
+        self.program = node.program if link.is_grouped else node
         self.quiet = -1  # the number of a backward in which nobody asks for anything below
 
     def is_kept(self) -> bool:

@@ -493,7 +493,7 @@ def _gradient(
         differentiator.own = [own[value] for value in derivatives.saved if value in own]
     gradient = Gradient(graph, list(roots), wanted, derivatives, links)
     gradient.views = find_views(results)
-    if len(roots) > 1 and not links and not graph.writes:
+    if len(roots) > 1 and not graph.writes:
         gradient.groups = find_groups(list(roots.values()))
     return gradient, differentiator.touched
 
