@@ -1,4 +1,4 @@
-"""Numbers that code makes of sizes are, in a program for all sizes, those that Python computes."""
+"""Numbers that code makes of sizes, or of numbers that vary, are those that Python computes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from weft.config import overrides
 
 FORMS: dict[str, Callable[[int], Any]] = {
     "int(n * 1.7)": lambda n: int(n * 1.7),
@@ -85,3 +86,23 @@ def test_a_number_made_of_a_size_is_pythons(form: str, way: str) -> None:
     for size in (40, 23, 57, 2, 64, 31, 30):
         x = torch.randn(size, dtype=torch.float64)
         torch.testing.assert_close(hybrid(x), function(x), rtol=1e-12, atol=1e-12)
+
+
+WHOLE = ("math.isqrt(n)", "n.bit_length()", "n & 12", "n << 2", "math.gcd(n, 12)", "divmod(n, 5)")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_made_of_one_that_varies_is_pythons(form: str) -> None:
+    number = FORMS[form]
+    x = torch.ones(2, dtype=torch.float64)
+    given = weft.hybridize(lambda x, n: x + number(n))
+    whole = weft.hybridize(lambda x, n: x + number(int(n)))
+    real = weft.hybridize(lambda x, n: x + number(n.item()))
+    with overrides(whole="off"):
+        for n in (40, 23, 57, 2, 64, 31, 30):
+            torch.testing.assert_close(given(x, n), x + number(n), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(whole(x, torch.tensor(n)), x + number(n), rtol=1e-12, atol=1e-12)
+            if form not in WHOLE:
+                read = torch.tensor(n + 0.25, dtype=torch.float64)
+                torch.testing.assert_close(real(x, read), x + number(n + 0.25), rtol=1e-12, atol=1e-12)

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from threading import RLock
 from types import CodeType
 from typing import Any, NoReturn
@@ -117,6 +117,7 @@ class Hybrid:
         self.python_runs = PythonRuns(self.lock)
         self._touched = Touched()
         self._numbers = FreeNumbers()
+        self._names = cache(partial(positional_names, function))  # of the first so many arguments
         self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
         self._declared = DeclaredSizes(options.sizes)
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
@@ -397,7 +398,8 @@ class Hybrid:
         if not self.sizes_vary:
             return None
         found, is_read = self.varying.find(key, call.leaves), self.varying.range_of(key) is not None
-        if self.rare.is_closed or is_read or (found is not None and not self._is_wasteful(found, call.leaves)):
+        is_last = is_read or self.rare.is_closed or self.varying.is_given_up(key)
+        if is_last or (found is not None and not self._is_wasteful(found, call.leaves)):
             return found
         request = SizeRequest(
             partial(self._make_varying, call),
@@ -623,7 +625,7 @@ class Hybrid:
 
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
-        return positional_names(self.function, count)
+        return self._names(count)
 
     def _drop_oldest(self) -> None:
         if self.programs.drop_oldest():

@@ -459,6 +459,11 @@ class VaryingPrograms:
         kind.varying = _with(_differing(kind, shapes), declared.free)
         return kind, shapes
 
+    def is_given_up(self, key: Key) -> bool:
+        """Whether no more programs are made for calls of this kind, whatever their sizes."""
+        kind = self._kinds.get(without_numbers(key))
+        return kind is not None and kind.is_refused
+
     def give_up(self, key: Key) -> None:
         """Make no more programs for calls of this kind, whatever their sizes."""
         self._kinds[without_numbers(key)].is_refused = True

@@ -358,6 +358,8 @@ class Interception:
 
     def relied_on(self) -> set[Any]:
         """The symbols whose value decided something: a branch, a size, an operator that takes no stand-in."""
+        if self.guards.hold_for_none():
+            return {*self._shapes.var_to_range}
         return {symbol for guard in self.guards for symbol in guard.expr.free_symbols}
 
     def conditions(self) -> list[Any]:
@@ -367,7 +369,8 @@ class Interception:
     def has_one_value(self, symbol: Any) -> bool:
         """Whether something was decided that holds for a single value of a symbol."""
         found = self._shapes.replacements.get(symbol)
-        return (found is not None and bool(found.is_number)) or self.guards.tie_fraction(symbol)
+        is_number = found is not None and bool(found.is_number)
+        return is_number or self.guards.tie_fraction(symbol) or self.guards.hold_for_none()
 
     def empty(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type."""

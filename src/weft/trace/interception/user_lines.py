@@ -102,6 +102,10 @@ class PlacedGuards(list[Any]):
         """What must hold, as expressions, and where it was decided."""
         return [(guard.expr, place) for guard, place in zip(self, self.places, strict=True)]
 
+    def hold_for_none(self) -> bool:
+        """Whether one is false, as PyTorch takes an answer of this call's numbers for impossible."""
+        return any(not guard.expr.free_symbols and not bool(guard.expr) for guard in self)
+
     def tie_fraction(self, symbol: Any) -> bool:
         """Whether a fraction must be one number: PyTorch solves what must be equal for whole numbers alone."""
         return not symbol.is_integer and any(
