@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -390,3 +391,22 @@ def test_it_says_which_sizes_paths_are_for() -> None:
         hybrid(*nodes(size))
     assert "x: float32[2 to 32, 4], b: int64[2 to 32]" in weft.explain(hybrid)
     assert "size of dim 0 was 10, is 2 to 32" in weft.explain(hybrid)
+
+
+def numbered(x: torch.Tensor, k: int, q: torch.Tensor) -> torch.Tensor:
+    x = x * (k * 0.1) + x.shape[0] * int(q)
+    return x / max(x.shape[0], 1)
+
+
+def repeated_or_not(x: torch.Tensor, k: int, q: torch.Tensor) -> torch.Tensor:
+    return x.repeat(2 if k > 3 else 1, 1) * int(q) + x.shape[0]
+
+
+@pytest.mark.parametrize("function", [numbered, repeated_or_not])
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_among_arguments_vary_beside_sizes_that_paths_read(function: Callable[..., Any], seed: int) -> None:
+    hybrid = weft.hybridize(function)
+    chance = random.Random(seed)
+    for _ in range(30):
+        x, k, q = torch.randn(chance.randint(2, 40), 2), chance.randint(0, 5), torch.tensor(chance.randint(0, 12))
+        torch.testing.assert_close(hybrid(x, k, q), function(x, k, q))

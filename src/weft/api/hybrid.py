@@ -363,6 +363,8 @@ class Hybrid:
             if not (whole or (self.refused.error(key) is None and (always or self._is_worth_it(key, is_new)))):
                 return None
             self._note_miss(key, call.leaves, is_path=is_new)
+            # That may have let numbers vary; below, those that the code makes something of are written in again.
+            reads_sizes = self.varying.range_of(self._key_of(call, own=whole)) is not None
             try:
                 with without_collection(), memory_told(self.name), self.rare.making(key, is_path=is_new):
                     found = self._traced(call, runs=not always, whole=whole)
@@ -377,7 +379,7 @@ class Hybrid:
                 if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
                     self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)
                 return None
-            key = self._key_of(call, own=whole)
+            key = self._key_of(call, own=not reads_sizes)
             self.programs.setdefault(key, []).append(found)
             if found.outcomes:
                 self._next_paths.note(self, key, found)

@@ -335,7 +335,13 @@ class VaryingPrograms:
         if any(program.fits(leaves) for program in kind.programs):
             return key
         found = next((one for one in kind.ranges if one.takes(leaves)), None)
-        return key if found is None else found.key_of(key)
+        if found is None:
+            return key
+        shared = found.key_of(key)
+        if shared not in self._ranges:  # calls with another number among their arguments
+            shapes = {place: shape_of(leaves[place]) for place in kind.varying}
+            self._ranges[shared] = kind, found, kind.small(shapes)
+        return shared
 
     def range_of(self, key: Key) -> SizeRange | None:
         """The sizes that paths of a signature read."""
