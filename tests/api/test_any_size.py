@@ -156,3 +156,13 @@ def test_a_size_times_a_fraction_is_rounded_as_floats_are(factor: float) -> None
         x = torch.randn(size)
         torch.testing.assert_close(hybrid(x), x[: int(size * min(factor, 1))] + int(size * factor))
     assert hybrid.traces <= 3
+
+
+@pytest.mark.parametrize("shift", [1, -1, 7, -9])
+def test_rows_are_moved_by_more_than_there_are(shift: int) -> None:
+    moved = weft.hybridize(lambda x: torch.roll(x, shift, 0) * 2)
+    behind_a_value = weft.hybridize(lambda x, q: torch.roll(x, shift, 0) * int(q))
+    for size in (11, 6, 12, 5, 3, 9, 2, 14):
+        x = torch.randn(size, 2)
+        torch.testing.assert_close(moved(x), torch.roll(x, shift, 0) * 2)
+        torch.testing.assert_close(behind_a_value(x, torch.tensor(size)), torch.roll(x, shift, 0) * size)

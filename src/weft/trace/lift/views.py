@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from weft.errors import UsageError
 from weft.ir.extents import Extent
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression, Term, positions, table
@@ -116,6 +117,8 @@ def rolled(arguments: Arguments) -> Expression:
     for shift, dimension in zip(shifts, dimensions, strict=True):
         place = dimension % max(x.rank, 1)
         extent = x.shape[place] if x.rank else 0
+        if isinstance(extent, Extent) and abs(shift) > 1:
+            raise UsageError("elements are moved by more than there may be")
         if extent and shift % extent:
             cut = extent - shift % extent
             x = x.part(place, cut, extent).join([x.part(place, 0, cut)], place)
