@@ -81,7 +81,7 @@ def _differentiated(recorder: Recorder, state: TensorState) -> TracedResult:
 def _describe(recorder: Recorder, state: TensorState, root: TensorState | None, owners: int) -> TracedResult:
     tensor, memory = state.tensor, state.memory
     if memory.inputs:
-        if tensor.requires_grad and any(entry.step.target == DETACH for entry in state.path):
+        if tensor.grad_fn is not None and any(entry.step.target == DETACH for entry in state.path):
             refuse("detached gradient", memory.base.place)  # what was written behind it, taken outside, would be lost
         return TracedResult(_view_of_input(state), tensor.requires_grad, None)
     if root is None or state.path[: len(root.path)] != root.path:

@@ -178,7 +178,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             + KEEP_EAGER,
         ),
         "hooked result": (
-            "a hook inside changes the gradient of a result",
+            "the program has a hook inside that changes the gradient of a result",
             "a hook is part of a program's backward; who asks outside for the gradient would get what came before it",
             "put the hook on what the result is computed from, or on the result outside; or " + KEEP_EAGER,
         ),
