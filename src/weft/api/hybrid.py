@@ -363,8 +363,7 @@ class Hybrid:
             if not (whole or (self.refused.error(key) is None and (always or self._is_worth_it(key, is_new)))):
                 return None
             self._note_miss(key, call.leaves, is_path=is_new)
-            # That may have let numbers vary; below, those that the code makes something of are written in again.
-            reads_sizes = self.varying.range_of(self._key_of(call, own=whole)) is not None
+            read = self.varying.range_of(self._key_of(call, own=whole))  # now that numbers may have been let vary
             try:
                 with without_collection(), memory_told(self.name), self.rare.making(key, is_path=is_new):
                     found = self._traced(call, runs=not always, whole=whole)
@@ -379,7 +378,8 @@ class Hybrid:
                 if not isinstance(error, FirstCallError) or self.rare.is_always_first(key):
                     self._refuse(key, error.refused() if isinstance(error, FirstCallError) else error)
                 return None
-            key = self._key_of(call, own=not reads_sizes)
+            own = self._key_of(call, own=True)  # in which those that the code makes something of are written again
+            key = own if read is None else read.key_of(own)
             self.programs.setdefault(key, []).append(found)
             if found.outcomes:
                 self._next_paths.note(self, key, found)
@@ -568,7 +568,7 @@ class Hybrid:
         if runs:
             program.pack_ahead(traced)
         found = self._guarded(traced, program, self._state(*roots))
-        found.sized = None if read is None else self.varying.sized_calls(self._key_of(call), found)
+        found.sized = None if read is None else self.varying.sized_calls(read, found)
         return found
 
     def _compile(self, traced: Traced) -> Program:

@@ -348,13 +348,10 @@ class VaryingPrograms:
         found = self._ranges.get(key)
         return None if found is None else found[1]
 
-    def sized_calls(self, key: Key, guarded: Guarded[Program]) -> SizedCalls | None:
-        """The calls of a path of a signature that reads sizes; None where it reads none, or does not see all."""
-        found = self._ranges.get(key)
-        if found is None:
-            return None
-        kind, own, _ = found
-        calls = SizedCalls(guarded, own.varying, RangeOf(kind, own))
+    def sized_calls(self, read: SizeRange, guarded: Guarded[Program]) -> SizedCalls | None:
+        """The calls of a path that reads sizes in a range; None where it does not see all of them."""
+        kind = next(kind for kind, found, _ in self._ranges.values() if found is read)
+        calls = SizedCalls(guarded, read.varying, RangeOf(kind, read))
         return calls if calls.is_complete else None
 
     def drop_range(self, key: Key, error: WeftError, name: str) -> bool:
