@@ -156,15 +156,17 @@ def test_what_a_steady_call_reads_stays_when_its_sizes_are_forgotten(monkeypatch
     hybrid = weft.hybridize(lambda x: (x * 2).sum(1))
     x = torch.randn(34, 5)
     with torch.no_grad():
-        for rows in (40, 50, 60, *[34] * (TIMES_TO_LEARN + 1)):
+        for rows in (40, 50, 60):
             hybrid(torch.randn(rows, 5))
         executable = executable_of(hybrid)
+        for _ in range(TIMES_TO_LEARN):
+            executable([x])
         run = executable.steady([x])
         assert run is not None
         words = weakref.ref(executable._known[34,].moves)
         for rows in (41, 42, 43):
             for _ in range(TIMES_TO_LEARN):
-                hybrid(torch.randn(rows, 5))
+                executable([torch.randn(rows, 5)])
         assert executable._known.keys() == {(43,)}
         gc.collect()
         assert words() is not None

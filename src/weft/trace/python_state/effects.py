@@ -420,7 +420,7 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
 def _is_as_before(container: Any, before: Any) -> bool:
     """Whether a container holds what it held, in the same order."""
     changed = _difference(container, before)
-    if changed is None or changed:
+    if changed is None or changed or isinstance(container, OrderedDict):  # which has an order of its own
         return False
     return not isinstance(container, dict) or all(map(is_, dict.keys(container), before))
 
