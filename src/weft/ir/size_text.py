@@ -11,6 +11,7 @@ import ast
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -214,12 +215,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min, "abs": abs}
 MOST_CHARACTERS = 4096
 MOST_NODES = 512
 Holds = Callable[[Mapping[str, int]], bool]
+_parsing = Lock()
+
+
+def parsed(text: str) -> ast.Expression:
+    """The tree of an expression of Python: of two threads that make one at once CPython 3.11 takes one for damaged."""
+    with _parsing:
+        return ast.parse(text, mode="eval")
 
 
 def read_condition(text: str, names: Collection[str]) -> Holds:
     """Give what tells whether it holds for sizes of these names, or raise UsageError."""
     try:
-        tree = ast.parse(text, mode="eval") if len(text) <= MOST_CHARACTERS else None
+        tree = parsed(text) if len(text) <= MOST_CHARACTERS else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         tree = None
     if tree is None or sum(1 for _ in ast.walk(tree)) > MOST_NODES:

@@ -19,6 +19,7 @@ from weft.codegen.calls.native_call import CallWord
 from weft.codegen.calls.number_program import LARGEST, MOST_DEPTH, NumberOp
 from weft.codegen.calls.path_walk import Ask, ElementKind, Given
 from weft.ir.library import Operand
+from weft.ir.size_text import parsed
 from weft.ir.types import TensorType, row_major
 from weft.runtime.binding import BoundProgram
 from weft.runtime.built_in import python_address, state_of, table_of
@@ -421,7 +422,7 @@ def _bytes_of(decision: PathDecision, kind: TensorType) -> Any:
     """The bytes that a tensor has where an outcome names its elements."""
     text = decision.outcome[1] if decision.ask is exact_number else decision.outcome
     try:
-        found = ast.literal_eval(text)
+        found = ast.literal_eval(parsed(text))
     except (ValueError, SyntaxError):  # nan, inf
         raise UnwalkableError from None
     flat = list(_flat(found))
@@ -492,7 +493,7 @@ class _Expression:
     def __init__(self, leaf: NumberLeaf, numbers: Mapping[int, tuple[int, type]]) -> None:
         if not leaf.text:
             raise UnwalkableError
-        tree = ast.parse(leaf.text, mode="eval").body
+        tree = parsed(leaf.text).body
         assert isinstance(tree, ast.Lambda)
         names = [argument.arg for argument in tree.args.args]
         if any(place not in numbers for place in leaf.places):
