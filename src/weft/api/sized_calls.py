@@ -24,7 +24,7 @@ class TakesSizes(Protocol):
     def takes_sizes(self, leaves: Mapping[int, Any]) -> bool:
         """Whether tensors that vary have sizes that it takes, and for which there is nothing better."""
 
-    def likeness_of(self, leaves: Mapping[int, Any]) -> Hashable:
+    def bucket_of(self, leaves: Mapping[int, Any]) -> Hashable:
         """What is the same for sizes of which a program of their own would be one."""
 
 
@@ -114,6 +114,6 @@ class SizedCalls:
     def _opened(self, look: Look, leaves: Mapping[int, Any]) -> Account:
         if len(self._accounts) >= MOST_SIZES:
             self._accounts.clear()
-        tally = self._tallies.setdefault(self._takes.likeness_of(leaves), Tally())
+        tally = self._tallies.setdefault(self._takes.bucket_of(leaves), Tally())
         account = self._accounts[look] = Account(tally)
         return account

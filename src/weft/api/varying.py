@@ -117,7 +117,7 @@ class VaryingProgram:
             return True
         return self.range.takes_sizes(leaves) and self._holds_of(self._sizes(leaves))
 
-    def likeness_of(self, leaves: Mapping[int, Any]) -> tuple[int, ...]:
+    def bucket_of(self, leaves: Mapping[int, Any]) -> tuple[int, ...]:
         """The largest sizes of a program of their own."""
         return self._enough(leaves)
 
@@ -237,7 +237,7 @@ class RangeOf:
         ranges = (one for one in self.kind.ranges if not leaves.keys() >= one.varying.keys() or one.takes_sizes(leaves))
         return next(ranges, None) is self.range
 
-    def likeness_of(self, leaves: Mapping[int, Any]) -> None:
+    def bucket_of(self, leaves: Mapping[int, Any]) -> None:
         """All sizes of a range are like each other: there are no paths for fewer of them."""
 
 
