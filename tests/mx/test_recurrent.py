@@ -86,7 +86,7 @@ def test_states_stay_between_the_numbers_that_clip_them() -> None:
     spoilt[0, 0, 0] = np.nan
     assert np.isnan(layer(nd.array(spoilt)).asnumpy()).any()
     stopping, _ = pair("lstm", state_clip_nan=True, **bounds)
-    assert not np.isnan(stopping(nd.array(X), stopping.begin_state(3))[1][1].asnumpy()).any()
+    assert not np.isnan(stopping(nd.array(spoilt), stopping.begin_state(3))[1][1].asnumpy()).any()
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")  # of torch's own layer

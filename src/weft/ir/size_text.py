@@ -218,10 +218,10 @@ Holds = Callable[[Mapping[str, int]], bool]
 _parsing = Lock()
 
 
-def parsed(text: str) -> ast.Expression:
-    """The tree of an expression of Python: of two threads that make one at once CPython 3.11 takes one for damaged."""
+def parsed(text: str, mode: str = "eval") -> Any:
+    """The tree of a text of Python: of two threads that make one at once CPython 3.11 takes one for damaged."""
     with _parsing:
-        return ast.parse(text, mode="eval")
+        return ast.parse(text, mode=mode)
 
 
 def read_condition(text: str, names: Collection[str]) -> Holds:

@@ -22,6 +22,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from weft.ir.size_text import parsed
+
 # What is computed now has to be stored in the program: small enough that nobody notices.
 LARGEST_BITS = 128
 
@@ -476,7 +478,7 @@ def text_of(tree: ast.Module) -> str | None:
         text = ast.unparse(marked)
         for index, grouped in reversed(list(enumerate(group.groups))):
             text = text.replace(_mark(index), grouped)
-        same = ast.dump(ast.parse(text)) == ast.dump(tree)
+        same = ast.dump(parsed(text, "exec")) == ast.dump(tree)
     except (ValueError, SyntaxError):  # some f-strings, and whole numbers of thousands of digits
         return None
     return text if same else None
