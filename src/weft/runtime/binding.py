@@ -89,7 +89,8 @@ class Binding:
         self._changes = Changes.count()
         self._identities = list(map(id, lasting))
         self._facts = _Facts(lasting, written)
-        rows = _rows(lasting, written)
+        self._is_free = not lasting and not packings  # of whatever may change
+        rows = [] if self._is_free else _rows(lasting, written)
         # Inference tensors have no version: their bytes tell.
         uncounted = [lasting[number] for number in sorted(written) if lasting[number].is_inference()]
         self.content = SameContent(uncounted, lanes) if uncounted else None
@@ -134,7 +135,7 @@ class Binding:
     def is_current(self, lasting: Sequence[torch.Tensor]) -> bool:
         """Tell whether these are the tensors of this binding, unchanged."""
         # An identity stands for its tensor as long as none has ended since, which counts as a change.
-        return (
+        return self._is_free or (
             not self._is_doubtful
             and self._changes == Changes.count()
             and self._identities == [*map(id, lasting)]
