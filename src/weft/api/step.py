@@ -22,6 +22,7 @@ from weft.api.hybrid import Hybrid, logger
 from weft.api.hybrid_options import DEFAULTS, HybridOptions, refuse_check
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
+from weft.api.optimizers.several import parts_of
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
 from weft.api.rare_calls import RareSteps
 from weft.api.size_range import Shapes
@@ -33,13 +34,13 @@ from weft.api.step_training import (
     UsualLoop,
     added_up,
     buffers_of,
+    checked_optimizer,
     clipped,
     count_nodes,
     losses_of,
     number_dtype,
     refusal_of_hooks,
     refuse_options,
-    refuse_wrong,
     total_gradients,
     update,
 )
@@ -198,7 +199,7 @@ class Step(Hybrid):
 
         given = {f"argument {index}": thing for index, thing in enumerate(arguments)}
         given |= {f"argument {name}": thing for name, thing in keywords.items()}
-        roots = {**given, "net": self.task.net, "loss": self.task.loss, "optimizer": self.optimizer}
+        roots = {**given, "net": self.task.net, "loss": self.task.loss, "optimizer": parts_of(self.optimizer)}
         return Work(
             self.name,
             lambda: loop.run(arguments, keywords),
@@ -603,7 +604,7 @@ class Step(Hybrid):
 def step(  # noqa: PLR0913 - what a step may be told, by keyword
     net: Callable[..., Any],
     loss: Callable[..., Any] | None,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -624,28 +625,28 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     program can be made of runs by Python at each step; with `whole=True` it raises UnsupportedError. The first `check`
     steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
     optimizer's state; MismatchError tells what differs. `sizes` names sizes that vary, as in `weft.hybridize`; the
-    target is called "target".
+    target is called "target". Of several optimizers, in a list, each updates its own parameters.
     """
-    refuse_wrong(net, loss, optimizer)
+    updater = checked_optimizer(net, loss, optimizer)
     refuse_check(check)
-    if check and needs_closure(optimizer):
+    if check and needs_closure(updater):
         warnings.warn(
-            f"weft: steps of {type(optimizer).__name__} are not checked: roundings decide how often it asks for a loss",
+            f"weft: steps of {type(updater).__name__} are not checked: roundings decide how often it asks for a loss",
             stacklevel=2,
         )
     refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
-    if accumulate > 1 and needs_closure(optimizer):
+    if accumulate > 1 and needs_closure(updater):
         raise UsageError(
-            f"{type(optimizer).__name__} cannot accumulate",
+            f"{type(updater).__name__} cannot accumulate",
             why="it computes the loss several times a step, of one batch",
             fix="pass the whole batch at once",
         )
-    rule = RULES.get(type(optimizer))
+    rule = RULES.get(type(updater))
     clipping = Clipping(clip_norm, clip_value)
     task = TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low")
     options = HybridOptions(whole=whole, check=check, sizes=sizes)
     refuse_unknown(options.sizes, getattr(net, "forward", net), ["target"])
-    return Step(task, optimizer, options)
+    return Step(task, updater, options)
 
 
 def _not_timed(*, by_python: bool) -> AbstractContextManager[None]:

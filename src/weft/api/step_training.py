@@ -11,6 +11,7 @@ from torch import nn
 
 from weft.api.optimizers.library import by_library
 from weft.api.optimizers.rules import Tensors, UpdateRule
+from weft.api.optimizers.several import one_optimizer
 from weft.api.optimizers.state import NARROW, Prepared
 from weft.errors import UnsupportedError, UsageError
 from weft.programs.boundary import SECOND_TIME
@@ -244,8 +245,9 @@ def buffers_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
-    """Refuse what a step cannot be made of."""
+def checked_optimizer(net: Any, loss: Any, given: Any) -> torch.optim.Optimizer:
+    """Refuse what a step cannot be made of; gives its optimizer, which may stand for several."""
+    optimizer = one_optimizer(given)
     if not callable(net):
         raise UsageError(f"{net!r} is neither a module nor a function")
     if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
@@ -261,6 +263,7 @@ def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
             why="it was made for another module, or for a copy of this one",
             fix="make it of net.parameters(), after net.to(...)",
         )
+    return optimizer
 
 
 def refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
