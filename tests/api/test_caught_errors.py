@@ -139,6 +139,61 @@ def test_what_nobody_catches_is_a_program(function: Function) -> None:
     assert hybrid.traces == 1
 
 
+def copied_where_a_device_can(x: Tensor) -> Tensor:
+    """As caches of transformers write keys: no device but one lacks the operator, and no element is the reason."""
+    cache, rows = x.new_zeros(6, 4), torch.tensor([4, 0, 2])
+    try:
+        cache.index_copy_(0, rows, x)
+    except NotImplementedError:
+        cache[rows] = x * 1000
+    try:
+        return cache.index_select(0, rows)
+    except (KeyError, TypeError):
+        return cache
+    except AttributeError as error:
+        return cache * len(str(error))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_handlers_of_what_no_element_raises_leave_a_program(whole: bool) -> None:
+    x, hybrid = torch.randn(3, 4), weft.hybridize(copied_where_a_device_can, whole=whole)
+    for _ in range(3):
+        assert torch.equal(hybrid(x), copied_where_a_device_can(x))
+    assert "by Python" not in weft.explain(hybrid)
+
+
+class OwnNames:
+    """Functions of modules that name their own exceptions as Python's are."""
+
+    source = """
+def tolerant(x, rows):
+    try:
+        return x.index_select(0, rows)
+    except NotImplementedError:
+        return x * 2
+
+def partly(x, rows):
+    try:
+        return x.index_select(0, rows)
+    except (KeyError, IndexError):
+        return x * 3
+"""
+
+    @classmethod
+    def get(cls, name: str, **names: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        exec(compile(cls.source, __file__, "exec"), names)
+        return names[name]
+
+
+@pytest.mark.parametrize("way", ["hybridize", "lazy"])
+@pytest.mark.parametrize("name", ["tolerant", "partly"])
+def test_handlers_of_other_exceptions_of_the_same_name_are_followed(name: str, way: str) -> None:
+    function = OwnNames.get(name, NotImplementedError=IndexError)
+    calls = [((torch.randn(3, 4), torch.tensor(rows)), {}) for rows in ([0, 1], [0, 7], [2, 2])]
+    with overrides(whole="off"):
+        assert_every_way(lambda: Work(function, calls), way)
+
+
 NOTED: list[str] = []
 
 

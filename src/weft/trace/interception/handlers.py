@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import os
+import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -40,7 +41,15 @@ SWALLOWING = frozenset({"suppress", "ExitStack", "raises"})  # what may catch in
 TRACING = (f"trace{os.sep}tracer.py", f"trace{os.sep}backward.py")
 BEGINS = frozenset({"run", "_differentiate"})  # where traced code is called
 SWALLOWS, RAISES = "swallows", "raises"
+# Exceptions that no operator raises for what elements are: those are RuntimeError, IndexError, ValueError and kin.
+_OTHERS = """
+    NotImplementedError AttributeError TypeError KeyError NameError ImportError ModuleNotFoundError OSError
+    StopIteration SyntaxError UnicodeError RecursionError
+"""
+NOT_OF_ELEMENTS = frozenset(_OTHERS.split())
 _RAISES = frozenset({"RERAISE", "RAISE_VARARGS"})
+_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_IF_FALSE = re.compile("POP_JUMP_(FORWARD_)?IF_FALSE")
 _ENDS = frozenset({"POP_EXCEPT", "RETURN_VALUE", "RETURN_CONST"})  # of a handler after which code goes on
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_NO_INTERRUPT")
 
@@ -66,7 +75,7 @@ def handling() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     found = None
     while frame is not None and not (frame.f_code.co_filename.endswith(TRACING) and frame.f_code.co_name in BEGINS):
-        if is_of_user(frame) and (here := _handled(frame.f_code, frame.f_lasti)):
+        if is_of_user(frame) and (here := _handled(frame)):
             if SWALLOWS in here:
                 return SWALLOWS
             found = RAISES
@@ -74,19 +83,21 @@ def handling() -> str | None:
     return found
 
 
-def _handled(code: CodeType, place: int) -> frozenset[str]:
+def _handled(frame: FrameType) -> frozenset[str]:
+    code, place = frame.f_code, frame.f_lasti
     if sys.version_info < (3, 11):
         catches = any(step.opname == "JUMP_IF_NOT_EXC_MATCH" for step in dis.get_instructions(code))
         return frozenset({SWALLOWS}) if catches else frozenset()
-    return frozenset(kind for start, end, kind in _parts(code) if start <= place < end)
+    known = NOT_OF_ELEMENTS.intersection(code.co_names).difference(frame.f_globals)  # not those of a module's own
+    return frozenset(kind for start, end, kind in _parts(code, known) if start <= place < end)
 
 
 @cache
-def _parts(code: CodeType) -> tuple[tuple[int, int, str], ...]:
+def _parts(code: CodeType, not_of_elements: frozenset[str]) -> tuple[tuple[int, int, str], ...]:
     """The parts of a function's bytecode, by their ends, that have a handler, and what it does."""
     if not code.co_exceptiontable:
         return ()
-    handlers = _Handlers(code)
+    handlers = _Handlers(code, not_of_elements)
     found = ((entry, handlers.kind(entry.target)) for entry in handlers.entries)
     return tuple((entry.start, entry.end, kind) for entry, kind in found if kind is not None)
 
@@ -95,15 +106,17 @@ class _Handlers:
     """The handlers of a function's bytecode: whether they go on, or always raise.
 
     A handler that only raises another exception, or the same, cannot be told from none while nothing is raised; and
-    where an operator raises, Python runs the call again.
+    where an operator raises, Python runs the call again. So does one of exceptions that are not of elements: a
+    fallback for devices that lack an operator (`except NotImplementedError`).
     """
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, not_of_elements: frozenset[str]) -> None:
         self.entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # not public, but nothing else reads it
         self._suppresses = not SWALLOWING.isdisjoint(code.co_names)
         self._steps = list(dis.get_instructions(code))
         self._numbers = {step.offset: number for number, step in enumerate(self._steps)}
         self._found: dict[int, bool] = {}
+        self._not_of_elements = not_of_elements
 
     def kind(self, target: int) -> str | None:
         """What the handler that begins there does; None for that of a `with` statement, and for the end of another."""
@@ -137,11 +150,25 @@ class _Handlers:
                 return True
             if step.opname in _RAISES:
                 continue
+            if step.opname == "CHECK_EXC_MATCH" and self._is_not_of_elements(number):
+                ahead.append(self._numbers[self._steps[number + 1].argval])  # the next `except`
+                continue
             if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
                 ahead.append(self._numbers[step.argval])
             if not step.opname.startswith(_ALWAYS_JUMPS):
                 ahead.append(number + 1)
         return False
+
+    def _is_not_of_elements(self, number: int) -> bool:
+        """Whether an `except` asks for exceptions alone that are not of elements: one name, or a tuple."""
+        steps, first = self._steps, number - 1
+        if steps[first].opname == "BUILD_TUPLE":
+            first -= steps[first].arg or 0
+            named = steps[first : number - 1]
+        else:
+            named = steps[first:number]
+        asked = all(step.opname in _NAMES and step.argval in self._not_of_elements for step in named)
+        return asked and bool(named) and _IF_FALSE.fullmatch(steps[number + 1].opname) is not None
 
     def _is_swallowed_inside(self, place: int) -> bool:
         covering = (entry.target for entry in self.entries if entry.start <= place < entry.end)
