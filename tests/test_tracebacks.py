@@ -132,6 +132,33 @@ def test_an_error_of_pytorch_in_the_users_code_is_shown_as_without_weft() -> Non
     assert lines[0] == lines[1]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first call", "later call"])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (TypeError, ()),
+        (TypeError, (torch.ones(2, 4), 3)),
+        (TypeError, ("text",)),
+        (RuntimeError, (torch.ones(2, 5),)),
+        (RuntimeError, (torch.ones(2, 4, dtype=torch.int64),)),
+    ],
+    ids=["none", "too many", "text", "sizes", "type"],
+)
+def test_a_wrong_call_of_a_module_of_pytorchs_is_shown_as_without_weft(kind: Any, arguments: Any, again: bool) -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    with pytest.raises(kind) as imperative:
+        net(*arguments)
+    weft.hybridize(net)
+    if again:
+        net(torch.ones(2, 4))
+    with pytest.raises(kind) as hybrid:
+        net(*arguments)
+    assert str(hybrid.value) == str(imperative.value)
+    frames = traceback.extract_tb(hybrid.value.__traceback__)
+    assert not [frame for frame in frames if owner_of(frame.filename) is Owner.WEFT]
+    assert frames[-1].name == traceback.extract_tb(imperative.value.__traceback__)[-1].name
+
+
 NEARLY: dict[str, tuple[Callable[[], Any], str]] = {
     "step": (lambda: weft.step(nn.Linear(2, 2), nn.MSELoss(), None, clipnorm=1), "clip_norm"),  # type: ignore[call-arg, arg-type]
     "prepare": (lambda: weft.prepare(nn.Linear(2, 2), torch.ones(2), size={}), "sizes"),  # type: ignore[call-arg]

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_CODE = 120
+LONGEST_NAME = 60
 TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-\w+>")
 NOTEBOOK_CELL = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
@@ -117,6 +118,14 @@ def source_line(filename: str, line: int) -> str:
         code = code[: LONGEST_CODE - 3] + "..."
     place = f"{short_path(filename)}:{line}"
     return f"{place}   {code}" if code else place
+
+
+def named(thing: object) -> str:
+    """Name what a caller gave: as Python writes it where that is short, else by its class."""
+    text = repr(thing)
+    if len(text) <= LONGEST_NAME and "\n" not in text:
+        return text
+    return f"this {type(thing).__name__}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -12,9 +12,10 @@ from typing import ParamSpec, TypeVar
 
 from weft.config import config
 from weft.errors import InternalError, UsageError, WeftError
-from weft.owners import Owner, owner_of
+from weft.owners import TORCH, Owner, owner_of
 
 UNEXPECTED = re.compile(r".* got an unexpected keyword argument '(?P<name>\w+)'")
+MODULES = tuple(f"{folder}nn/modules/" for folder in TORCH)  # which only users' networks call
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,7 +30,8 @@ def shows_less(function: Callable[P, T]) -> Callable[P, T]:
         except Exception as error:
             if type(error) is TypeError:
                 _suggest(error, function)
-            show_less(error)
+            given = arguments[0] if arguments else None
+            show_less(error, getattr(given, "forward", given))
             raise
 
     return call
@@ -46,10 +48,11 @@ def _suggest(error: TypeError, function: Callable[..., object]) -> None:
         error.args = (f"{error}. Did you mean '{close[0]}'?",)
 
 
-def show_less(error: BaseException) -> None:
+def show_less(error: BaseException, called: object = None) -> None:
     """Show of an error what its text says and the user's own frames; all with WEFT_LOG=debug, and of our mistakes.
 
-    Of an error that is not Weft's, as eager PyTorch raises it in the user's code, Weft's frames around that code go.
+    Of an error that is not Weft's, as eager PyTorch raises it in the user's code, Weft's frames around that code go;
+    PyTorch's modules are such code, and so is `called`, where it does not take the arguments that it is called with.
     """
     if isinstance(error, InternalError) or _shows_all():
         return
@@ -57,10 +60,22 @@ def show_less(error: BaseException) -> None:
         _show_users_frames(error)
         return
     frames = [*_frames(error)]
-    last = max((place for place, one in enumerate(frames) if _owner(one) is Owner.USER), default=0)
+    last = max((place for place, one in enumerate(frames) if _is_users(one)), default=0)
+    if _takes_others(error, called) and _owner(frames[-1]) is Owner.WEFT:
+        last = len(frames)
     around, inside = [one for one in frames[:last] if _owner(one) is not Owner.WEFT], frames[last:]
     if Owner.WEFT not in map(_owner, inside):  # else it may be our mistake
         error.__traceback__ = _chained([*around, *inside])
+
+
+def _is_users(frame: TracebackType) -> bool:
+    return _owner(frame) is Owner.USER or frame.tb_frame.f_code.co_filename.startswith(MODULES)
+
+
+def _takes_others(error: BaseException, called: object) -> bool:
+    """Whether Python has refused the arguments of a call of this very function."""
+    name = getattr(getattr(called, "__wrapped__", called), "__qualname__", None)
+    return type(error) is TypeError and str(error).startswith(f"{name}() ")
 
 
 def _shows_all() -> bool:

@@ -209,7 +209,12 @@ def test_a_module_whose_forward_was_replaced_is_refused() -> None:
     [
         (3, "3 cannot be hybridized"),
         (nn.Linear, "the class Linear cannot be hybridized"),
+        (None, r"None cannot be hybridized[\s\S]*does what made it give it back"),
+        (torch.ones(100, 100), "this Tensor cannot be hybridized"),
+        ([mlp(), mlp()], r"this list cannot be hybridized[\s\S]*hybridize each"),
+        (torch.compile(mlp(), backend="eager"), r"compiled this Sequential already[\s\S]*net\._orig_mod"),
     ],
+    ids=["number", "class", "nothing", "tensor", "list", "compiled"],
 )
 def test_what_is_neither_a_module_nor_a_function_is_refused(thing: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -221,9 +226,60 @@ def test_an_example_behind_the_module_is_refused() -> None:
         weft.hybridize(nn.Linear(2, 2), torch.ones(1, 2))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_what_torchscript_has_compiled_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"TorchScript[\s\S]*the module that it was made of"):
+        weft.hybridize(torch.jit.script(mlp()))
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ({"fullgraph": True}, "whole=True"),
+        ({"dynamic": True}, "sizes="),
+        ({"mode": "max-autotune"}, "leave it out"),
+        ({"static_alloc": True}, "leave it out"),
+        ({"hole": True}, "did you mean whole"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_an_option_of_others_is_told_under_its_name_here(option: dict[str, Any], fix: str) -> None:
+    with pytest.raises(UsageError, match=rf"no option[\s\S]*{fix}"):
+        weft.hybridize(mlp(), **option)
+
+
 def test_an_unknown_fallback_is_refused() -> None:
     with pytest.raises(UsageError, match="fallback is 'lazy'"):
         weft.hybridize(mlp(), fallback="lazy")
+
+
+def test_a_class_method_and_a_property_are_hybridized_in_either_order() -> None:
+    class Rates:
+        rate = 2.0
+
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        @weft.hybridize
+        @classmethod
+        def outer(cls, x: torch.Tensor) -> torch.Tensor:
+            return x * cls.rate
+
+        @classmethod
+        @weft.hybridize
+        def inner(cls, x: torch.Tensor) -> torch.Tensor:
+            return x * cls.rate
+
+        @weft.hybridize
+        @property
+        def twice(self) -> torch.Tensor:
+            """Twice."""
+            return self.x * 2
+
+    x = torch.arange(3.0)
+    for found in (Rates.outer(x), Rates(x).outer(x), Rates.inner(x), Rates(x).twice):
+        assert torch.equal(found, x * 2)
+    assert Rates.twice.__doc__ == "Twice."
 
 
 # -- functions, decorators, methods -----------------------------------------------------------------------------------

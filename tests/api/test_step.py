@@ -621,6 +621,10 @@ def test_what_is_no_module_or_no_optimizer_is_refused() -> None:
         weft.step(net, ENTROPY, 0.1)  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match=r"is no loss[\s\S]*weft\.step\(net, loss, optimizer\)"):
         weft.step(net, SGD(net.parameters()), ENTROPY)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match=r"class MSELoss is no loss[\s\S]*MSELoss\(\)"):
+        weft.step(net, nn.MSELoss, SGD(net.parameters()))
+    with pytest.raises(weft.UsageError, match=r"class SGD is no optimizer[\s\S]*SGD\(net\.parameters\(\), \.\.\.\)"):
+        weft.step(net, ENTROPY, optim.SGD)  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match="'mean' is no loss"):
         weft.step(net, "mean", SGD(net.parameters()))  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match="LBFGS cannot accumulate"):

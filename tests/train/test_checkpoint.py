@@ -280,7 +280,9 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(length: int, tmp_path: Path)
     assert header % 8 == 0
 
 
-@pytest.mark.parametrize("name", ["net.pt", "net.pth"])
+@pytest.mark.parametrize(
+    "name", ["net.pt", "net.pth", "NET.PT", "pytorch_model.bin", "last.ckpt", "net.pkl", "best.pth.tar"]
+)
 def test_a_name_of_torch_gives_a_file_that_torch_loads(tmp_path: Path, name: str) -> None:
     net, other = nn.Linear(3, 2), nn.Linear(3, 2)
     weft.save(tmp_path / name, nn.DataParallel(net))
@@ -303,6 +305,19 @@ def test_a_name_of_torch_gives_a_file_that_torch_loads(tmp_path: Path, name: str
         weft.save(tmp_path / name, net, place=tmp_path)
     with pytest.raises(weft.UsageError, match="under the name model"):
         weft.save(tmp_path / name, net, model=1)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.weft", "net.params", "net.npz", "NET.ONNX"])
+def test_a_name_of_another_kind_of_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(weft.UsageError, match=r"would be named as[\s\S]*safetensors"):
+        weft.save(tmp_path / name, nn.Linear(3, 2))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_name_without_a_kind_is_a_file_of_tensors(tmp_path: Path) -> None:
+    for name in ("best", "net-v1.2", "step.7"):
+        weft.save(tmp_path / name, nn.Linear(3, 2))
+        assert b"weft.header" in (tmp_path / name).read_bytes()[:1000]
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,10 @@ def test_what_would_train_nothing_or_otherwise_is_refused_when_the_trainer_is_ma
         make(callbacks=[lambda *_: None])
     with pytest.raises(weft.UsageError, match=r"no option 'clip'[\s\S]*did you mean clip_norm\?"):
         make(clip=1.0)
+    with pytest.raises(weft.UsageError, match=r"no option 'device'[\s\S]*did you mean devices\?"):
+        make(device="cpu")
+    with pytest.raises(weft.UsageError, match=r"no option 'max_epochs'[\s\S]*trainer\.fit takes it"):
+        make(max_epochs=3)
     with pytest.raises(weft.UsageError, match="no device is named"):
         make(devices=[])
 

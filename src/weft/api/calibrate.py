@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from weft.api.hybrid import Hybrid
 from weft.compile.calibration import SIGNED, UNSIGNED, Calibrated, forget, remember
-from weft.errors import UsageError, counted
+from weft.errors import UsageError, counted, named
 from weft.tracebacks import shows_less
 
 LAYERS: Mapping[Any, str] = {functional.linear: "linear", torch.conv2d: "convolution"}
@@ -119,7 +119,7 @@ def calibrate(net: nn.Module, batches: Iterable[Any], *, error: float | None = N
     `error`, layers of which int8 would change the output by a larger part keep float32.
     """
     if not isinstance(net, nn.Module):
-        raise UsageError(f"{net!r} is no module", why="scales belong to the layers of a module")
+        raise UsageError(f"{named(net)} is no module", why="scales belong to the layers of a module")
     if any(isinstance(module.__dict__.get("forward"), Hybrid) for module in net.modules()):
         raise UsageError(
             "the module is hybridized already",

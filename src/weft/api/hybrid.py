@@ -146,7 +146,7 @@ class Hybrid:
         except OtherOutcome as met:
             other = met
         except Exception as error:
-            show_less(error)
+            show_less(error, self.function)
             raise
         result = self._next_paths.go_on(self, other, arguments, keywords)
         self.entry = self._known_calls.entry

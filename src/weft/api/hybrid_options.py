@@ -9,10 +9,26 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any, NoReturn
 
+import torch
+from torch import nn
+
 from weft.api.declared_sizes import size_rows
 from weft.compile.precision import FULL, refuse_precision
 from weft.config import config
-from weft.errors import UnsupportedError, UsageError, source_line
+from weft.errors import UnsupportedError, UsageError, named, source_line
+
+FORGOTTEN = "does what made it give it back? With return, say"
+CHOSEN = "leave it out: Weft finds that out by itself"
+# What people know from torch.compile and from MXNet, under its name here.
+OF_OTHERS = {
+    "fullgraph": "whole=True, under which code that no program can be made of is an error",
+    "dynamic": f'{CHOSEN}; sizes={{"x": {{0: "batch"}}}} names sizes that vary',
+    **dict.fromkeys(("mode", "backend", "options"), f'{CHOSEN}; torch.compile(net, backend="weft") takes it'),
+    **dict.fromkeys(("static_alloc", "static_shape", "inline_limit"), f"{CHOSEN}; weft.mx takes it"),
+    **dict.fromkeys(("forward_bulk_size", "backward_bulk_size"), f"{CHOSEN}; weft.mx takes it"),
+    "disable": "active=False",
+    "dtype": 'precision="bfloat16", or net.to(...)',
+}
 
 
 def refuse_active(active: Any) -> NoReturn:
@@ -32,7 +48,7 @@ def refuse_unknown_options(given: Iterable[str], known: Sequence[str]) -> None:
             raise UsageError(
                 f"hybridize has no option {name!r}",
                 why="its options are " + ", ".join(known),
-                fix=f"did you mean {close[0]}?" if close else None,
+                fix=OF_OTHERS.get(name, f"did you mean {close[0]}?" if close else None),
             )
 
 
@@ -55,7 +71,28 @@ def refuse_wrong(thing: Any) -> None:
             fix=f"hybridize what it makes: weft.hybridize({thing.__name__}(...))",
         )
     if not callable(thing):
-        raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
+        inside = isinstance(thing, (list, tuple, dict)) and bool(thing)
+        raise UsageError(
+            f"{named(thing)} cannot be hybridized",
+            why="it is neither a module nor a function",
+            fix="hybridize each of what is in it" if inside else FORGOTTEN if thing is None else None,
+        )
+
+
+def refuse_compiled(module: nn.Module) -> None:
+    """Refuse a module that another compiler has compiled: there is no Python in it that Weft could follow."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError(
+            f"{named(module)} cannot be hybridized",
+            why="TorchScript has compiled it, and runs it itself",
+            fix="hybridize the module that it was made of",
+        )
+    if isinstance(found := getattr(module, "_orig_mod", None), nn.Module):  # as torch.compile names it
+        raise UsageError(
+            f"torch.compile has compiled this {type(found).__name__} already",
+            why="one of both compiles a module",
+            fix='hybridize the module itself, weft.hybridize(net._orig_mod), or torch.compile(net, backend="weft")',
+        )
 
 
 def too_many_paths(name: str) -> UnsupportedError:

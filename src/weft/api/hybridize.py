@@ -13,9 +13,9 @@ from torch import nn
 
 from weft.api.declared_sizes import refuse_unknown
 from weft.api.hybrid import Hybrid, HybridFunction, ModuleForward
-from weft.api.hybrid_options import HybridOptions, refuse_active, refuse_unknown_options, refuse_wrong
+from weft.api.hybrid_options import HybridOptions, refuse_active, refuse_compiled, refuse_unknown_options, refuse_wrong
 from weft.compile.precision import FULL
-from weft.errors import UsageError
+from weft.errors import UsageError, named
 from weft.programs.program import Program
 from weft.tracebacks import shows_less
 
@@ -28,7 +28,7 @@ def hybrid_of(thing: Any) -> Hybrid:
         found = thing.__dict__.get("forward")
         return found if isinstance(found, ModuleForward) else ModuleForward(thing)
     if not callable(thing):
-        raise UsageError(f"{thing!r} is neither a module nor a function")
+        raise UsageError(f"{named(thing)} is neither a module nor a function")
     return HybridFunction(thing)
 
 
@@ -52,6 +52,7 @@ def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Prog
     return hybrid_of(thing).program(arguments, keywords)
 
 
+DECORATED: Any = object()  # what follows the parentheses of `@weft.hybridize(...)`
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
@@ -71,9 +72,8 @@ def hybridize(
 
 @overload
 def hybridize(
-    thing: None = None,
-    active: bool = True,
     *,
+    active: bool = True,
     whole: bool | None = None,
     python: str = "once",
     fallback: str | None = None,
@@ -84,7 +84,7 @@ def hybridize(
 
 
 @shows_less
-def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
+def hybridize(thing: Any = DECORATED, active: bool = True, **options: Any) -> Any:
     """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
 
     A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
@@ -102,8 +102,10 @@ def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
         refuse_active(active)
     refuse_unknown_options(options, [field.name for field in fields(HybridOptions)])
     found = HybridOptions(**options)
-    if thing is None:
+    if thing is DECORATED:
         return functools.partial(hybridize, active=active, **options)
+    if isinstance(thing, (classmethod, property)):
+        return _hybridize_inside(thing, active, options)
     if isinstance(thing, nn.Module):
         return _hybridize_module(thing, active, found)
     if isinstance(thing, HybridFunction):
@@ -113,8 +115,16 @@ def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     return HybridFunction(thing, found) if active else thing
 
 
+def _hybridize_inside(thing: Any, active: bool, options: Mapping[str, Any]) -> Any:
+    """Hybridize the function that a class method, or a property, calls; the rest stays as it is."""
+    if isinstance(thing, classmethod):
+        return type(thing)(hybridize(thing.__func__, active, **options))
+    return thing.getter(hybridize(thing.fget, active, **options))
+
+
 def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -> nn.Module:
     before = module.__dict__.get("forward")
+    refuse_compiled(module)
     if before is not None and not isinstance(before, ModuleForward):
         raise UsageError(
             f"{type(module).__name__} has a forward of its own instance",

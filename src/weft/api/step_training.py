@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.api.loss_and_optimizer import refuse_no_loss, refuse_no_optimizer
 from weft.api.optimizers.library import by_library
 from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.several import one_optimizer
 from weft.api.optimizers.state import NARROW, Prepared
-from weft.errors import UnsupportedError, UsageError
+from weft.errors import UnsupportedError, UsageError, named
 from weft.programs.boundary import SECOND_TIME
 from weft.trace.backward import refuse_reentrant
 from weft.trace.interception.capture import (
@@ -249,11 +250,10 @@ def checked_optimizer(net: Any, loss: Any, given: Any) -> torch.optim.Optimizer:
     """Refuse what a step cannot be made of; gives its optimizer, which may stand for several."""
     optimizer = one_optimizer(given)
     if not callable(net):
-        raise UsageError(f"{net!r} is neither a module nor a function")
-    if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
-        raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
+        raise UsageError(f"{named(net)} is neither a module nor a function")
+    if loss is not None:
+        refuse_no_loss(loss, ORDER)
+    refuse_no_optimizer(optimizer, ORDER)
     parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]

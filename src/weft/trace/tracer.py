@@ -67,7 +67,7 @@ from weft.trace.python_state.impurity import Refusing
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.retracing import Noting
-from weft.trace.python_state.sources import SOURCES
+from weft.trace.python_state.sources import SOURCES, TAKEN
 from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,
     TensorFacts,
@@ -223,7 +223,7 @@ class Tracer:
                 if id(leaf) not in given:
                     given[id(leaf)] = self._add_input(leaf, position)
                 leaves[position] = given[id(leaf)]
-            elif isinstance(leaf, Iterator):
+            elif isinstance(leaf, TAKEN):
                 leaves[position] = Refusing(leaf)
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.errors import UnsupportedError, UsageError
+from weft.api.loss_and_optimizer import refuse_no_loss, refuse_no_optimizer
+from weft.errors import UnsupportedError, UsageError, named
 from weft.train.callbacks import Callback
 from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.devices.shares import Shares
@@ -113,13 +114,26 @@ class TrainerOptions:
                 )
 
 
+# What other trainers are given when they are made.
+ELSEWHERE = {
+    "epochs": "trainer.fit(train, epochs=3)",
+    "max_epochs": "trainer.fit(train, epochs=3)",
+    "num_train_epochs": "trainer.fit(train, epochs=3)",
+    "max_steps": "trainer.fit(train, max_steps=1000)",
+    "train_dataset": "trainer.fit(train)",
+    "eval_dataset": "trainer.fit(train, test)",
+    "resume_from_checkpoint": 'trainer.fit(train, resume="auto")',
+}
+
+
 def options_of(given: Mapping[str, Any]) -> TrainerOptions:
     """Take options by name; an unknown one is told with the one that was meant."""
     known = [each.name for each in fields(TrainerOptions)]
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, n=1, cutoff=0.5)
+            close = get_close_matches(name, [*known, "devices"], n=1, cutoff=0.5)
             guess = f"did you mean {close[0]}?" if close else None
+            guess = f"trainer.fit takes it: {ELSEWHERE[name]}" if name in ELSEWHERE else guess
             raise UsageError(f"a trainer has no option {name!r}", why="its options are " + ", ".join(known), fix=guess)
     return TrainerOptions(**given)
 
@@ -128,12 +142,9 @@ def check_trainable(net: Any, optimizer: Any, loss_fn: Any) -> None:
     """Refuse what is none, an optimizer that would train nothing, or one that asks for the loss again in a step."""
     order = "weft.Trainer(net, optimizer, loss_fn)"
     if not isinstance(net, nn.Module):
-        raise UsageError(f"a trainer takes a module, not {net!r}", fix=order)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        swapped = "the loss and the optimizer are given in the other order" if callable(optimizer) else None
-        raise UsageError(f"{optimizer!r} is no optimizer", why=swapped, fix=order)
-    if not callable(loss_fn):
-        raise UsageError(f"{loss_fn!r} is no loss", why="it is called with answers and targets", fix=order)
+        raise UsageError(f"a trainer takes a module, not {named(net)}", fix=order)
+    refuse_no_optimizer(optimizer, order)
+    refuse_no_loss(loss_fn, order)
     if reduction_of(loss_fn) == "none":
         raise UsageError(
             "the loss gives a number for each sample: its reduction is 'none'",

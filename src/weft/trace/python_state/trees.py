@@ -15,7 +15,7 @@ import sys
 import types
 from argparse import Namespace
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -80,7 +80,8 @@ def with_items(thing: Any, items: list[Any]) -> Any:
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a number
 ENTIRE = (*SIMPLE, *NUMBERS, *WHOLE, torch.Tensor, torch.Size)  # what is never taken apart
-LATER = (Iterator, types.FunctionType)  # what still has to run
+UNRUN = (Iterator, AsyncIterator, Awaitable)  # what they will give is not known
+LATER = (*UNRUN, types.FunctionType)  # what still has to run
 DEEPEST = 8
 # Of the standard library, whose objects are what is in them.
 PLAIN_MODULES = frozenset({"builtins", "collections", "types", "argparse", "array", "numpy"})
@@ -160,6 +161,8 @@ class _Opening:
         if isinstance(reduced, str) or isinstance(leaf, LATER):
             if kind == "made":
                 return leaf
+            if isinstance(leaf, Coroutine):
+                leaf.close()  # else Python warns that nobody has awaited it
             refuse("foreign result", None, detail=type(leaf).__name__)
         function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         parts = (arguments, state, list(items or ()), list(pairs or ()))
@@ -192,14 +195,14 @@ def _is_whole(thing: Any) -> bool:
 
 def _holds_stand_in(thing: Any, depth: int, seen: set[int], kinds: tuple[type, ...] = ()) -> bool:
     """Whether a stand-in of a tensor, or what is of these kinds, can be reached by attributes and items."""
-    if is_stand_in(thing) or isinstance(thing, (Iterator, *kinds)):
-        return True  # what an iterator will give is not known
+    if is_stand_in(thing) or isinstance(thing, (*UNRUN, *kinds)):
+        return True
     if isinstance(thing, ReferenceType):
         return is_stand_in(thing())
     if _is_whole(thing) or depth > DEEPEST or id(thing) in seen:
         return False
     seen.add(id(thing))
-    parts = chain(_attributes(thing), _items(thing))
+    parts = chain(_attributes(thing), _items(thing), _referents(thing))
     return any(_holds_stand_in(part, depth + 1, seen, kinds) for part in parts)
 
 
@@ -215,6 +218,14 @@ def _items(thing: Any) -> list[Any]:
     if isinstance(thing, dict):
         return list(thing.values())
     return list(thing) if isinstance(thing, (list, tuple, set, frozenset)) else []
+
+
+def _referents(thing: Any) -> list[Any]:
+    """What an object holds that is no attribute of it, as methods, partial functions and slices do.
+
+    Not of a function, which refers to all of its module.
+    """
+    return [] if isinstance(thing, types.FunctionType) else gc.get_referents(thing)
 
 
 def _set_state(thing: Any, state: Any) -> None:

@@ -304,6 +304,18 @@ def _module_step(module: nn.Module, state: dict[str, Any], *, strict: bool) -> R
 
 logger = logging.getLogger("weft")
 SAVING = 'weft.save("net.safetensors", net)'
+# Readers of such names would find something else.
+OF_OTHER_KINDS = {
+    ".weft": "a program, which weft.program(net, x).save writes",
+    ".params": "MXNet's parameters, which weft ckpt convert writes of a checkpoint",
+    ".onnx": "an ONNX model",
+    ".h5": "an HDF5 file",
+    ".gguf": "a GGUF file",
+    ".npy": "an array of NumPy",
+    ".npz": "arrays of NumPy",
+    ".json": "a text",
+    ".py": "a program of Python",
+}
 LOADING = 'weft.load("net.safetensors", net)'
 # What others call it -> how it is done here: taken for names of parts, they would be a riddle.
 OTHER_NAMES = {
@@ -431,11 +443,19 @@ def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None
     generators, or plain values. With any part, the states of the random number generators are stored too, unless
     `random` says otherwise. The file is there whole or not at all; names are those of the model without wrappers.
 
-    A name that ends with `.pt` or `.pth` gives a file that `torch.load` reads: the model's state, or with parts a
-    dictionary of it, under "model", and theirs; such a file has no digests and no random states.
+    A name by which PyTorch's users call such files (`.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.pth.tar`) gives one that
+    `torch.load` reads: the model's state, or with parts a dictionary of it, under "model", and theirs; it has no
+    digests and no random states. All other names give a file of safetensors.
     """
     target = given_file(path, "save", SAVING)
-    if target.suffix in TORCH_ENDINGS:
+    ending = target.suffix.lower()
+    if ending in OF_OTHER_KINDS:
+        raise UsageError(
+            f"{target} would be named as {OF_OTHER_KINDS[ending]}",
+            why="weft.save writes a file of safetensors, or one that torch.load reads (.pt)",
+            fix=f'weft.save("{target.with_suffix(".safetensors")}", net)',
+        )
+    if ending in TORCH_ENDINGS:
         if random:
             raise UsageError(
                 f"{target} would be a file of torch.save, which has no place for random states",

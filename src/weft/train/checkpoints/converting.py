@@ -46,7 +46,7 @@ def convert(source: Path, target: Path, told: Told = nobody, *, force: bool = Fa
 
     A file that is there already is written over only by `force`.
     """
-    if target.suffix not in ENDINGS:
+    if target.suffix.lower() not in ENDINGS:
         raise UsageError(
             f"{target} ends with {target.suffix or 'nothing'}",
             why=f"the kind of file is told by its ending: one of {', '.join(ENDINGS)}",
@@ -62,10 +62,10 @@ def convert(source: Path, target: Path, told: Told = nobody, *, force: bool = Fa
         )
     found = content_of(source, told)
     model, renamed = _canonical(found.tensors)
-    if target.suffix in OURS:
+    if target.suffix.lower() in OURS:
         snapshot_of(model, found.parts, found.random).write(target, told)
         left_out: tuple[str, ...] = ()
-    elif target.suffix == PARAMS_ENDING:
+    elif target.suffix.lower() == PARAMS_ENDING:
         write_mxnet(target, model, told)
         left_out = (*found.parts, *(("random states",) if found.random is not None else ()))
     else:

@@ -44,7 +44,8 @@ from weft.train.checkpoints.tensor_file import (
     write_durably,
 )
 
-TORCH_ENDINGS = (".pt", ".pth")
+# Of names whose readers call torch.load: transformers writes .bin, Lightning .ckpt, older examples .pth.tar.
+TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
 KINDS = "biufc"  # truth values, integers, floating and complex numbers
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"

@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from weft.api.hybridize import hybridize as hybridize_module
-from weft.errors import UnsupportedError, UsageError
+from weft.errors import UnsupportedError, UsageError, named
 from weft.trace.interception.capture import traced_elsewhere
 from weft.trace.interception.modes import graph_is_retained
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
@@ -51,7 +51,7 @@ class DataParallel(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(net, nn.Module):
-            raise UsageError(f"DataParallel takes a module, not {net!r}", fix="weft.DataParallel(net)")
+            raise UsageError(f"DataParallel takes a module, not {named(net)}", fix="weft.DataParallel(net)")
         if device_ids is not None:
             devices = [f"cuda:{item}" if isinstance(item, int) else item for item in device_ids]
         self.devices = find_devices(devices)

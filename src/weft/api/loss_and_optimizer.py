@@ -1,0 +1,38 @@
+"""Refuse what is no loss, or no optimizer, where one is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError, named
+
+
+def refuse_no_loss(loss: Any, order: str) -> None:
+    """Refuse what cannot be called with output and target: an optimizer, a name, a class of losses."""
+    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        raise UsageError(
+            f"the class {loss.__name__} is no loss",
+            why="called with output and target it makes a module of them; one that it has made computes losses",
+            fix=f"make it: {loss.__name__}()",
+        )
+    if isinstance(loss, torch.optim.Optimizer) or not callable(loss):
+        raise UsageError(f"{named(loss)} is no loss", why="it is called with output and target", fix=order)
+
+
+def refuse_no_optimizer(optimizer: Any, order: str) -> None:
+    """Refuse what is not made by one of torch.optim's classes, or of those that are derived from them."""
+    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
+        raise UsageError(
+            f"the class {optimizer.__name__} is no optimizer",
+            why="it makes one of the parameters that are to be trained",
+            fix=f"make it: {optimizer.__name__}(net.parameters(), ...)",
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        swapped = "the loss and the optimizer are given in the other order" if callable(optimizer) else None
+        raise UsageError(
+            f"{named(optimizer)} is no optimizer",
+            why=swapped or "one of torch.optim, or derived from it, is",
+            fix=order,
+        )
