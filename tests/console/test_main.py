@@ -240,6 +240,13 @@ def test_h_is_help_of_a_command(capsys: pytest.CaptureFixture[str], words: str) 
     assert told[: len(told) // 2] == told[len(told) // 2 :]
 
 
+@pytest.mark.parametrize("words", ["help -h", "help --help", "-h help", "--help"])
+def test_help_of_help_is_help(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    assert main(words.split()) == main(["help"]) == 0
+    told = capsys.readouterr().out
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
 def test_no_color_is_plain_also_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

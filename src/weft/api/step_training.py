@@ -254,6 +254,7 @@ def checked_optimizer(net: Any, loss: Any, given: Any) -> torch.optim.Optimizer:
     if loss is not None:
         refuse_no_loss(loss, ORDER)
     refuse_no_optimizer(optimizer, ORDER)
+    assert isinstance(optimizer, torch.optim.Optimizer)
     parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]

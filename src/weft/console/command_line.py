@@ -93,7 +93,8 @@ def _answer(words: list[str]) -> int:
     if bare[0] in VERSION:
         return _tell(version_line(), style, data=data)
     if bare[0] in HELP:
-        return _tell(help_of(find_command(bare[1])) if bare[1:] else overview(), style, bare[1:], data=data)
+        about = [word for word in bare[1:] if word not in HELP]
+        return _tell(help_of(find_command(about[0])) if about else overview(), style, about, data=data)
     name, *rest = plain
     if name.startswith("-"):
         known = ("--help", "--version")
