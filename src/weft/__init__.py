@@ -190,4 +190,5 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one t
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *HOMES})
+        # What a reader may use: the rooms of the package are no part of that.
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

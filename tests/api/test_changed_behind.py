@@ -236,6 +236,25 @@ def test_a_builtin_that_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert function(torch.ones(1)) == 1
 
 
+class Notebook:
+    def read(self, prompt: str = "") -> str:
+        """Stand for `input`."""
+        return prompt
+
+
+def test_what_a_prompt_and_a_notebook_put_among_builtins_is_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, net, x = Notebook(), nn.Linear(2, 2), torch.ones(1, 2)
+    weft.hybridize(net)
+    for typed in (net, x, len, 3, Notebook, net):  # what the last line gave; notebooks make a method for each cell
+        monkeypatch.setattr(builtins, "_", typed, raising=False)
+        monkeypatch.setattr(builtins, "input", notebook.read)
+        net(x)
+    assert net.forward.traces == 1
+    monkeypatch.setattr(builtins, "input", Notebook().read)
+    net(x)
+    assert net.forward.traces == 2
+
+
 def test_what_is_registered_for_a_class_later_is_seen() -> None:
     @functools.singledispatch
     def scale(_: object) -> float:

@@ -282,6 +282,16 @@ def test_a_class_method_and_a_property_are_hybridized_in_either_order() -> None:
     assert Rates.twice.__doc__ == "Twice."
 
 
+def test_what_is_hybridized_tells_what_it_is() -> None:
+    function = weft.hybridize(functional.relu)
+    assert repr(function) == "<weft.hybridize(relu): programs traced: 0>"
+    function(torch.ones(2))
+    assert repr(function) == "<weft.hybridize(relu): programs traced: 1>"
+    net = mlp()
+    step = weft.step(net, functional.mse_loss, torch.optim.SGD(net.parameters(), 0.1))
+    assert repr(step) == str(step) == "a step of Sequential: 0 programs, normal memory, peak of 0 bytes"
+
+
 # -- functions, decorators, methods -----------------------------------------------------------------------------------
 
 

@@ -127,6 +127,9 @@ class Hybrid:
         self._known_calls = KnownCalls()
         self.entry: Entry = refuse_all  # of the latest kind of calls: never traces or waits
 
+    def __repr__(self) -> str:
+        return f"<weft.hybridize({self.name}): programs traced: {self.traces}>"
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
         if is_dynamo_compiling():
@@ -383,7 +386,8 @@ class Hybrid:
             self.programs.setdefault(key, []).append(found)
             if found.outcomes:
                 self._next_paths.note(self, key, found)
-            self._drop_oldest()
+            if self.programs.drop_oldest():
+                warnings.warn(many_programs(self.name, MOST_PROGRAMS, self.misses), stacklevel=user_stack_level())
             return found
 
     def _is_worth_it(self, key: Key, is_new: bool) -> bool:
@@ -628,10 +632,6 @@ class Hybrid:
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
         return self._names(count)
-
-    def _drop_oldest(self) -> None:
-        if self.programs.drop_oldest():
-            warnings.warn(many_programs(self.name, MOST_PROGRAMS, self.misses), stacklevel=user_stack_level())
 
     def _refuse(self, key: Key, error: UnsupportedError | InternalError) -> None:
         """Note that calls of this signature run by Python, or raise the error where whole programs are asked for."""

@@ -134,7 +134,7 @@ class Step(Hybrid):
         self._gradients_there: tuple[bool, ...] = ()
         self._updated: WeakKeyDictionary[Guarded[Program], tuple[bool, ...]] = WeakKeyDictionary()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         memory = "low memory" if self.task.low_memory else "normal memory"
         return f"{self.name}: {counted(self.traces, 'program')}, {memory}, peak of {self.peak_bytes} bytes"
 

@@ -47,6 +47,9 @@ class Benchmark:
             self.seconds = time.perf_counter() - start
             print(f"{self.label}: {self.seconds:.4f} sec")  # noqa: T201 - printing is what it is for
 
+    def __repr__(self) -> str:
+        return f"<weft.Benchmark, {self.label}: {self.seconds:.4f} sec>"
+
     def _repr_html_(self) -> str:
         """Show the time of the last block in a notebook."""
         return f"<code>{escape(self.label)}: {self.seconds:.4f} sec</code>"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from weft.trace.python_state.facts import SIMPLE, changed, join
 from weft.trace.python_state.names import Place, is_library
 
 WHOLE: tuple[Any, ...] = (torch, functional, torch.Tensor, builtins)
+OF_PROMPT = {"_"}  # where Python puts the value of the last line that was typed
 _known: dict[int, dict[str, Any]] = {}  # what was there when it was looked at last, for all who look
 
 
@@ -40,9 +41,9 @@ class LibraryFact:
         """A sentence on what is different now, or nothing."""
         if self.held is _held(self.own):
             return None
-        for name in self.held.keys() | self.own.keys():
+        for name in (self.held.keys() | self.own.keys()) - OF_PROMPT:
             before, now = self.held.get(name, MISSING), self.own.get(name, MISSING)
-            if before is not now and _matters(before) | _matters(now) and _original(before) is not _original(now):
+            if before is not now and _matters(before) | _matters(now) and not _is_same(before, now):
                 return changed(join(self.path, name), before, now)
         return None
 
@@ -118,6 +119,12 @@ def _foreign(own: dict[str, Any]) -> dict[str, Any]:
         foreign = {name: value for name, value in functions.items() if isinstance(value, FunctionType)}
         before = _found[id(own)] = held, {name: value for name, value in foreign.items() if not is_library(value)}
     return before[1]
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    """Whether both are one function; notebooks make a new method of one object for each cell, in place of `input`."""
+    before, now = _original(before), _original(now)
+    return before is now or (isinstance(before, MethodType) and isinstance(now, MethodType) and before == now)
 
 
 def _matters(value: Any) -> bool:
