@@ -1,5 +1,5 @@
-// Scores of the site's search: what users read comes before the reasons of those who change Weft.
-var LATER = { "decisions/": 40, "how-to-": 20, "ARCHITECTURE": 20, "mutants": 20 };
+// Scores of the site's search: what users read comes before the reasons of those who change Weft, guides before single errors.
+var LATER = { "decisions/": 60, "errors/": 8, "how-to-": 20, "ARCHITECTURE": 20, "mutants": 20 };
 var Scorer = {
   score: function (result) {
     var page = result[0], score = result[4];

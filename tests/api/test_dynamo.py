@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from weft.api.dynamo import backend
-from weft.api.hybrid import HybridFunction
+from weft.api.hybrid_function import HybridFunction
 from weft.errors import UsageError
 
 keeps_products = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])

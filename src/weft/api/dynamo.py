@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.declared_sizes import DeclaredSize, SizeRow
-from weft.api.hybrid import HybridFunction
+from weft.api.hybrid_function import HybridFunction
 from weft.api.hybrid_options import HybridOptions
 from weft.errors import UsageError
 from weft.trace.interception.checkpoints import checkpoint_as_eager

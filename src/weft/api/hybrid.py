@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -14,7 +11,6 @@ from functools import cache, partial
 from threading import RLock
 from types import CodeType
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -669,32 +665,3 @@ class ModuleForward(Hybrid):
     def __setstate__(self, state: dict[str, Any]) -> None:
         given = {field.name: state[field.name] for field in fields(HybridOptions) if field.name in state}
         ModuleForward.__init__(self, state["root"], HybridOptions(**given))
-
-
-class HybridFunction(Hybrid):
-    """Stands in the place of a function; as a method, each instance gets programs of its own."""
-
-    def __init__(self, function: Callable[..., Any], options: HybridOptions = DEFAULTS) -> None:
-        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), options)
-        functools.update_wrapper(self, function)
-        self._bound: WeakKeyDictionary[Any, Hybrid] = WeakKeyDictionary()
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Hybrid:
-        if instance is None:
-            return self
-        found = self._bound.get(instance)
-        if found is None:
-            method = self.function.__get__(instance, owner)
-            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.options))
-        return found
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
-        function = copy.deepcopy(self.function, memo)  # a function is itself; a method is one of its object's copy
-        return self if function is self.function else HybridFunction(function, self.options)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
-        for part in (name := getattr(self.function, "__qualname__", "")).split("."):
-            found = getattr(found, part, None)
-        # Found by name, as a plain function is, where it stands in the place of that.
-        return name if found is self else (HybridFunction, (self.function, self.options))

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, overload
 from torch import nn
 
 from weft.api.declared_sizes import refuse_unknown
-from weft.api.hybrid import Hybrid, HybridFunction, ModuleForward
+from weft.api.hybrid import Hybrid, ModuleForward
+from weft.api.hybrid_function import HybridFunction
 from weft.api.hybrid_options import HybridOptions, refuse_active, refuse_compiled, refuse_unknown_options, refuse_wrong
 from weft.compile.precision import FULL
 from weft.errors import UsageError, named

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.hybrid import HybridFunction
+from weft.api.hybrid_function import HybridFunction
 from weft.api.hybridize import hybridize
 from weft.api.step import Step
 from weft.api.step_training import losses_of

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.api.hybrid import HybridFunction, ModuleForward
+from weft.api.hybrid import ModuleForward
+from weft.api.hybrid_function import HybridFunction
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.guards.entry import MISSED
 from weft.mx.arrays.at_once import as_arrays, kind_key, kind_of, take_turn

@@ -49,7 +49,8 @@ BUFFERS: tuple[Any, ...] = (bytearray, array, np.ndarray, *OF_C)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 REGISTRIES = ("_parameters", "_buffers")
 # Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
-APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
+BOUND_METHODS = "__weft__"  # an attribute of objects that have hybridized methods: what runs their programs
+APART = frozenset({*vars(nn.Module()), "forward", BOUND_METHODS} - {"training"})
 DEEPEST_CONTAINER = 9
 LONGEST_CONTAINERS = (1 << 16, 1 << 12, 256, 32, 32, 8, 8, 8, 8)  # from the outermost in
 LONG = 256  # items of a container, or kilobytes of an array, that are compared though no code mentions where they are
