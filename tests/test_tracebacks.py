@@ -159,6 +159,17 @@ def test_a_wrong_call_of_a_module_of_pytorchs_is_shown_as_without_weft(kind: Any
     assert frames[-1].name == traceback.extract_tb(imperative.value.__traceback__)[-1].name
 
 
+def test_what_a_loss_does_not_take_is_shown_without_our_frames() -> None:
+    net = nn.Linear(4, 3)
+    step = weft.step(net, nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), 0.1))
+    for target in (torch.zeros(5, dtype=torch.int64), torch.zeros(2)):
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            step(torch.ones(2, 4), target)
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert not [frame for frame in frames if owner_of(frame.filename) is Owner.WEFT]
+        assert frames[-1].name == "cross_entropy"
+
+
 NEARLY: dict[str, tuple[Callable[[], Any], str]] = {
     "step": (lambda: weft.step(nn.Linear(2, 2), nn.MSELoss(), None, clipnorm=1), "clip_norm"),  # type: ignore[call-arg, arg-type]
     "prepare": (lambda: weft.prepare(nn.Linear(2, 2), torch.ones(2), size={}), "sizes"),  # type: ignore[call-arg]

@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from weft.config import config
@@ -16,6 +16,7 @@ from weft.owners import TORCH, Owner, owner_of
 
 UNEXPECTED = re.compile(r".* got an unexpected keyword argument '(?P<name>\w+)'")
 MODULES = tuple(f"{folder}nn/modules/" for folder in TORCH)  # which only users' networks call
+CALLING: set[CodeType] = set()
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,6 +38,12 @@ def shows_less(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def calls_users(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate what does nothing but call what a user gave, which may be a function of PyTorch's: a loss, say."""
+    CALLING.add(function.__code__)
+    return function
+
+
 def _suggest(error: TypeError, function: Callable[..., object]) -> None:
     """Name the parameter that an unknown one looks like, as Python does from 3.13 on."""
     found = UNEXPECTED.fullmatch(str(error))
@@ -51,8 +58,9 @@ def _suggest(error: TypeError, function: Callable[..., object]) -> None:
 def show_less(error: BaseException, called: object = None) -> None:
     """Show of an error what its text says and the user's own frames; all with WEFT_LOG=debug, and of our mistakes.
 
-    Of an error that is not Weft's, as eager PyTorch raises it in the user's code, Weft's frames around that code go;
-    PyTorch's modules are such code, and so is `called`, where it does not take the arguments that it is called with.
+    Of an error that is not Weft's, as eager PyTorch raises it in the user's code, Weft's frames around that code go.
+    PyTorch's modules are such code, and what `calls_users` calls; so is `called`, where it does not take what it is
+    given.
     """
     if isinstance(error, InternalError) or _shows_all():
         return
@@ -60,7 +68,9 @@ def show_less(error: BaseException, called: object = None) -> None:
         _show_users_frames(error)
         return
     frames = [*_frames(error)]
-    last = max((place for place, one in enumerate(frames) if _is_users(one)), default=0)
+    codes = [one.tb_frame.f_code for one in frames]
+    calls = [place + 1 for place, code in enumerate(codes[:-1]) if code in CALLING]
+    last = max((*calls, *(place for place, one in enumerate(frames) if _is_users(one))), default=0)
     if _takes_others(error, called) and _owner(frames[-1]) is Owner.WEFT:
         last = len(frames)
     around, inside = [one for one in frames[:last] if _owner(one) is not Owner.WEFT], frames[last:]

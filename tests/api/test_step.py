@@ -613,6 +613,14 @@ def test_options_without_a_meaning_are_refused(options: dict[str, Any], fact: st
         weft.step(net, ENTROPY, SGD(net.parameters()), **options)
 
 
+def test_a_step_that_would_train_nothing_is_refused() -> None:
+    net = mlp()
+    step = weft.step(net, ENTROPY, SGD(net.parameters()))
+    net.requires_grad_(False)
+    with pytest.raises(weft.UsageError, match=r"nothing to train[\s\S]*requires_grad_\(True\)"):
+        step(torch.ones(4, 6), labels())
+
+
 def test_what_is_no_module_or_no_optimizer_is_refused() -> None:
     net = mlp()
     with pytest.raises(weft.UsageError, match="is neither a module nor a function"):

@@ -25,6 +25,7 @@ from weft.trace.interception.capture import (
     tree_map_only,
     without_functions,
 )
+from weft.tracebacks import calls_users
 
 Gradients = list[torch.Tensor | None]
 MEMORY = ("normal", "low")
@@ -56,6 +57,7 @@ class TrainingTask:
     low_memory: bool
 
 
+@calls_users
 def losses_of(task: TrainingTask, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Forward and loss: the last argument is the target, all others are the net's.
 
@@ -67,6 +69,16 @@ def losses_of(task: TrainingTask, arguments: Sequence[Any], keywords: Mapping[st
         return loss if isinstance(loss, torch.Tensor) else found
     *inputs, target = arguments
     return task.loss(task.net(*inputs, **keywords), target)
+
+
+def refuse_nothing(trained: Sequence[torch.Tensor]) -> None:
+    """Refuse a step that has no parameters to train."""
+    if not trained:
+        raise UsageError(
+            "there is nothing to train: all parameters are frozen",
+            why="none of them has requires_grad",
+            fix="net.requires_grad_(True), or that of the parts that are to be trained",
+        )
 
 
 def total_gradients(
@@ -81,6 +93,7 @@ def total_gradients(
         raise UsageError(
             "the loss function gave no tensor", fix="return a zero-dimensional tensor, or a tuple or dict of them"
         )
+    refuse_nothing(parameters)
     carrying = [root for root in roots if root.requires_grad] or roots
     weights = None
     if task.accumulate > 1:
@@ -217,6 +230,8 @@ class UsualLoop:
     def _differentiate(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         if not self.calls:
             self.optimizer.zero_grad()
+        trained = [one for one in self.parameters if one.requires_grad]
+        refuse_nothing(trained)
         with torch.inference_mode(False), torch.enable_grad():
             losses = losses_of(self.task, arguments, keywords)
             is_one = isinstance(losses, torch.Tensor)  # trees of PyTorch's take as long as a small operator
@@ -227,7 +242,7 @@ class UsualLoop:
             # Of one number autograd makes a gradient of 1 itself; that of somebody else it compares by symbols.
             is_alone = is_one and self.task.accumulate == 1 and losses.numel() == 1 and losses.is_floating_point()
             weights = None if is_alone else [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
-            torch.autograd.backward(carrying, weights, inputs=[one for one in self.parameters if one.requires_grad])
+            torch.autograd.backward(carrying, weights, inputs=trained)
         return losses.detach() if is_one else tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
 
 
