@@ -61,7 +61,15 @@ def optimizer_of_another() -> torch.optim.Optimizer:
     return torch.optim.SGD(nn.Linear(2, 2).parameters())
 
 
+def of_other_sizes() -> Any:
+    program = weft.program(nn.Linear(2, 2), torch.ones(1, 2))
+    program.save("net.weft")
+    return weft.load_program("net.weft")(torch.ones(3, 4))
+
+
 MISTAKES: dict[str, Callable[[], Any]] = {
+    "on": lambda: weft.on("gpu"),
+    "loaded program": of_other_sizes,
     "load": lambda: weft.load("no-such-file.pt", nn.Linear(2, 2)),
     "save": lambda: weft.save("no-such-folder/net.safetensors", nn.Linear(2, 2)),
     "checkpoints": lambda: weft.Checkpoints("no-such-folder").load(nn.Linear(2, 2)),

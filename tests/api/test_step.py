@@ -613,6 +613,13 @@ def test_options_without_a_meaning_are_refused(options: dict[str, Any], fact: st
         weft.step(net, ENTROPY, SGD(net.parameters()), **options)
 
 
+def test_a_step_without_a_target_is_refused() -> None:
+    net = mlp()
+    step = weft.step(net, ENTROPY, SGD(net.parameters()))
+    with pytest.raises(weft.UsageError, match="a step was given no target"):
+        step(input=torch.ones(4, 6), target=labels())
+
+
 def test_a_step_that_would_train_nothing_is_refused() -> None:
     net = mlp()
     step = weft.step(net, ENTROPY, SGD(net.parameters()))

@@ -245,6 +245,18 @@ def test_a_record_without_a_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("version https://git-lfs.github.com/spec/v1\n", "git lfs pull"), ("<!doctype html>", "page of the web")],
+    ids=["lfs", "html"],
+)
+def test_what_lies_where_a_checkpoint_should_is_told(tmp_path: Path, content: str, why: str) -> None:
+    for name in ("net.safetensors", "net.pt"):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(weft.CheckpointError, match=why):
+            weft.load(tmp_path / name, nn.Linear(2, 2))
+
+
 def test_damaged_files_of_torch_load_as_they_were_or_not_at_all(tmp_path: Path) -> None:
     net = model()
     path = tmp_path / "net.pt"

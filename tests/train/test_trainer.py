@@ -306,6 +306,23 @@ def test_what_would_train_nothing_or_otherwise_is_refused_when_the_trainer_is_ma
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (((None,), {}), "None gives no batches"),
+        ((([], 3), {}), "3 gives no batches"),
+        ((([],), {"epochs": "3"}), "epochs='3'"),
+        ((([],), {"max_steps": 2.5}), "max_steps=2.5"),
+    ],
+    ids=["no data", "number", "text", "half"],
+)
+def test_what_fit_cannot_go_through_is_refused(given: Any, message: str) -> None:
+    net = nn.Linear(2, 2)
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), nn.MSELoss())
+    with pytest.raises(weft.UsageError, match=message):
+        trainer.fit(*given[0], **given[1])
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"accumulate": "2"}, {"accumulate": 0}, {"clip_norm": "1"}, {"scheduler": 3}, {"prefetch": -1}, {"scaler": 3},

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe
 from types import TracebackType
 from typing import Any, TypeVar
@@ -164,9 +164,14 @@ def trace_to(path: str | os.PathLike[str]) -> Timeline:
     return engine().trace_to(given_file(path, "trace_to", 'weft.trace_to("tasks.json.gz")'), SESSION.finish)
 
 
-@contextmanager
-def on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
+@shows_less
+def on(device: str | torch.device | devices.Device) -> AbstractContextManager[devices.Device]:
     """Place the work of a block on a device by hand: `with weft.on("cpu:1"):`."""
+    return _on(devices.parse(device))
+
+
+@contextmanager
+def _on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
     SESSION.end_recording()
     try:
         with devices.on(device) as place, placed(str(place)):

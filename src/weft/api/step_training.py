@@ -67,6 +67,12 @@ def losses_of(task: TrainingTask, arguments: Sequence[Any], keywords: Mapping[st
         found = task.net(*arguments, **keywords)
         loss = getattr(found, "loss", None)
         return loss if isinstance(loss, torch.Tensor) else found
+    if not arguments:
+        raise UsageError(
+            "a step was given no target",
+            why="its last argument that has no name is the target, and goes to the loss",
+            fix="step(x, target), or step(target, x=x); weft.step(net, None, optimizer) where the net gives its loss",
+        )
     *inputs, target = arguments
     return task.loss(task.net(*inputs, **keywords), target)
 

@@ -43,6 +43,7 @@ from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.trace.interception.capture import PLAIN_TYPES, traced_elsewhere
 from weft.trace.signature import memory_key
+from weft.tracebacks import show_less
 
 
 class LoadedCode(Protocol):
@@ -266,6 +267,14 @@ class LoadedProgram:
             result = self._entry(*arguments)
             if result is not MISSED:
                 return result
+        try:
+            return self._run(arguments, keywords)
+        except Exception as error:
+            show_less(error)
+            raise
+
+    def _run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run the program with arguments that are looked at first."""
         inputs = self._inputs(arguments, keywords)
         with _modes(self.parts.grad_mode):
             results = self._boundary.apply(inputs, self._execute(inputs))

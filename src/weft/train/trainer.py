@@ -16,7 +16,7 @@ from torch import nn
 from weft.api.hybridize import hybridize
 from weft.document.blocks import Document, facts
 from weft.document.html import notebook
-from weft.errors import UnsupportedError, UsageError, counted
+from weft.errors import UnsupportedError, UsageError, counted, named
 from weft.trace.interception.modes import note_step
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.tracebacks import shows_less
@@ -274,6 +274,9 @@ class Trainer:
         if resume not in (None, "auto"):
             raise UsageError(f"resume={resume!r}", fix='resume="auto", or trainer.load(checkpoints) before')
         _check_counts(epochs=epochs, max_steps=max_steps, test_every=test_every)
+        _check_data(train)
+        if test is not None:
+            _check_data(test)
         if test_every is not None and test is None:
             raise UsageError("test_every without data to test on", fix="trainer.fit(train, test, test_every=100)")
         last_epoch = epochs if epochs is not None else math.inf if max_steps is not None else 1
@@ -498,10 +501,19 @@ class _TestInside:
     say: Callable[[str], None] | None
 
 
-def _check_counts(**counts: int | None) -> None:
+def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or count < 1):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
             raise UsageError(f"{name}={count!r}", fix=f"{name}=10, a whole number, at least 1")
+
+
+def _check_data(data: Any) -> None:
+    if not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise UsageError(
+            f"{named(data)} gives no batches",
+            why="a trainer goes through its data once an epoch, batch by batch",
+            fix="give a DataLoader, or a list of (x, y)",
+        )
 
 
 def _name_of(thing: Any) -> str:

@@ -38,6 +38,12 @@ from weft.interrupts import interrupts_after
 Told = Callable[[str, int, int], None]  # what is done with which file, bytes so far, bytes in all
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".params")  # of checkpoints, anybody's
+# How files begin that lie where checkpoints should.
+OF_OTHERS = (
+    (b"version ", "it is a pointer of Git LFS, in the place of the file: git lfs pull brings that"),
+    (b"<", "it is a page of the web: what a download was answered with, perhaps"),
+    (b"{", "it is a text in JSON"),
+)
 LARGEST_HEADER = 64 * 2**20
 ALIGNMENT = 8
 PIECE = 2**24  # bytes that are read, and taken into a digest, at once
@@ -229,7 +235,8 @@ def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:
     start = file.read(LENGTH.size)
     length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else 0
     if not 0 < length <= min(LARGEST_HEADER, size - LENGTH.size):
-        why = "it was cut, or is another kind of file" if size else "it is empty"
+        other = next((kind for begin, kind in OF_OTHERS if start.startswith(begin)), None)
+        why = other or ("it was cut, or is another kind of file" if size else "it is empty")
         raise file_error(path, "it does not begin as a checkpoint", why=why)
     header = file.read(length)
     if not verify:
