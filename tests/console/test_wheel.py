@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -38,6 +40,23 @@ def test_a_wheel_has_all_that_the_commands_need(tmp_path: Path) -> None:
     assert run("--version") == f"weft {weft.__version__}\n"
     assert run("--help").startswith("examples\n")
     assert "torch" in run("env")
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.search(r"^dependencies = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)
+    assert declared is not None
+    known = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)>=', declared[1])} | {"weft"}
+    found: set[str] = set()
+    for path in (ROOT / "src" / "weft").rglob("*.py"):
+        for node in ast.parse(
+            path.read_text(encoding="utf-8")
+        ).body:  # those inside of functions and `try` are optional
+            if isinstance(node, ast.Import):
+                found.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                found.add(node.module.partition(".")[0])
+    assert found - set(sys.stdlib_module_names) - known == set()
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "help ckpt", "bench --help"])
