@@ -139,3 +139,17 @@ def test_what_runs_a_module_is_no_part_of_its_state() -> None:
     net(X)
     assert net.__class__.forward.__get__(net) is before
     assert before.traces == 1
+
+
+@pytest.mark.filterwarnings("ignore:weft. <lambda> has more than 32 programs:UserWarning")
+def test_modules_that_were_arguments_are_not_kept_by_more_than_programs() -> None:
+    function = weft.hybridize(lambda net, x: net(x) * 2)
+    found = []
+    for number in range(48):
+        net = nn.Linear(4, 4)
+        torch.testing.assert_close(function(net, X), net(X) * 2)
+        found.append(weakref.ref(net))
+        del net
+        gc.collect(0 if number % 8 else 2)
+    gc.collect()
+    assert sum(one() is not None for one in found) <= 32

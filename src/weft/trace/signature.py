@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
+from torch import nn
 
 from weft.errors import counted
 from weft.trace.interception.capture import PLAIN_TYPES, TreeSpec
@@ -20,21 +23,35 @@ Key = tuple[Any, ...]
 
 
 class ByIdentity:
-    """An argument of a kind that Weft knows nothing about: only the very same object makes an equal key."""
+    """An argument of a kind that Weft knows nothing about: only the very same object makes an equal key.
 
-    __slots__ = ("thing",)
+    Modules are not kept by keys, which outlive programs: one that is gone is equal to none.
+    """
+
+    __slots__ = ("_found", "_name", "_number")
 
     def __init__(self, thing: object) -> None:
-        self.thing = thing
+        self._found: Callable[[], object] = ref(thing) if isinstance(thing, nn.Module) else partial(_itself, thing)
+        self._number = id(thing)
+        self._name = type(thing).__name__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.thing is other.thing
+        if self is other:
+            return True
+        if not isinstance(other, ByIdentity) or self._number != other._number:
+            return False
+        thing = self._found()
+        return thing is not None and thing is other._found()
 
     def __hash__(self) -> int:
-        return id(self.thing)
+        return self._number
 
     def __repr__(self) -> str:
-        return f"<{type(self.thing).__name__} at {id(self.thing):#x}>"
+        return f"<{self._name} at {self._number:#x}>"
+
+
+def _itself(thing: object) -> object:
+    return thing
 
 
 def leaf_key(leaf: Any) -> Key:
