@@ -16,6 +16,8 @@ from weft.api.hybridize import hybrid_of
 from weft.api.next_paths import NextPaths
 from weft.api.pace import Pace
 from weft.config import overrides
+from weft.trace import several_traces
+from weft.trace.several_traces import smaller_rooms
 
 MOST = 24
 
@@ -369,3 +371,24 @@ def test_results_in_memory_of_a_size_that_is_read_have_backwards_of_their_own() 
             part.backward()
             found.append((whole.detach(), part.detach(), x.grad))
         torch.testing.assert_close(*found)
+
+
+def first_rows(x: Tensor, counts: Tensor) -> Tensor:
+    """Eight sizes that are read, each with a largest one of its own."""
+    total = x.new_zeros(4)
+    for number in range(8):
+        count = counts[number].item()
+        rows = x[:count]
+        total = total + (rows.sum(0) if count < 10 + number else rows.mean(0))
+    return total
+
+
+def test_all_that_sizes_are_limited_by_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[object] = []
+    monkeypatch.setattr(several_traces, "smaller_rooms", lambda traced: runs.append(traced) or smaller_rooms(traced))
+    ours, x = weft.hybridize(first_rows), torch.randn(64, 4)
+    for seed in range(6):
+        counts = torch.randint(2, 9, (8,), generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(ours(x, counts), first_rows(x, counts), rtol=1e-5, atol=1e-5)
+    assert hybrid_of(ours).traces == 1
+    assert not runs[3:]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.api.test_varying_sizes import poisoned
-from torch import nn
+from torch import Tensor, nn
 
 import weft
 from weft.api import hybrid as hybrids
@@ -17,6 +17,7 @@ from weft.compile import ahead
 from weft.config import overrides
 from weft.trace.request import Request
 from weft.trace.traced import Traced, traced_once
+from weft.trace.varying import trace_varying
 
 __all__ = ["poisoned"]
 SIZES = ((4, 16), (3, 9), (2, 2), (4, 15), (3, 16), (4, 12), (2, 13))
@@ -165,3 +166,29 @@ def test_a_call_is_traced_no_further_than_to_what_it_is_asked_for(
                 x, mask = batch(count, length, whole=whole)
                 torch.testing.assert_close(fast(x, mask), net(x, mask))
     assert found == ended
+
+
+class TableThatGrows(nn.Module):
+    """As positions are kept: a table is made anew where a text is longer than all before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        if self.table is None or rows > self.table.shape[0]:
+            self.table = torch.arange(rows).float()
+        return x * self.table[:rows, None]
+
+
+def test_sizes_that_paths_read_are_not_looked_at_again_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first size has a program of its own, which does not hold any more."""
+    tried: list[object] = []
+    monkeypatch.setattr(hybrids, "trace_varying", lambda *given: tried.append(given) or trace_varying(*given))
+    ours, theirs = weft.hybridize(TableThatGrows()), TableThatGrows()
+    for rows in (12, 33, *[12] * 6, 40, 12, 20, 12):
+        x = torch.randn(rows, 4)
+        assert torch.equal(ours(x), theirs(x))
+        assert torch.equal(ours.table, theirs.table)
+    assert len(tried) <= 2

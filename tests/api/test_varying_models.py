@@ -11,6 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import weft
+from weft.compile import lifted_sizes
+from weft.compile.lifted_sizes import calls_of_lost_sizes
 
 
 class Block(nn.Module):
@@ -204,3 +206,36 @@ def test_pytorchs_encoder_has_programs_for_many_lengths() -> None:
     assert "do not vary" not in told
     assert "imperatively" not in told
     assert hybrid.forward.traces < len(lengths)
+
+
+def windows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Attention in windows, as many models of images have it: what is padded is computed, and left out again."""
+    padded = F.pad(x, (0, 0, 0, 4, 0, 4))
+    parts = padded.view(-1, 2, 6, 2, 6, 8).transpose(2, 3).reshape(-1, 36, 8) @ weight
+    whole = parts.view(-1, 2, 2, 6, 6, 8).transpose(2, 3).reshape(padded.shape)
+    return x + whole[:, :8, :8].contiguous()
+
+
+def repeated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x[:, :1] @ weight).expand(-1, 8, -1, -1).contiguous().softmax(-1) + x
+
+
+@pytest.mark.parametrize("function", [windows, repeated])
+def test_copies_of_what_lies_with_gaps_are_no_calls_of_operators(
+    function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call in between cuts a program in two, and what is before it was computed for the largest sizes."""
+    calls: list[set[Any]] = []
+
+    def noted(*given: Any) -> set[Any]:
+        calls.append(calls_of_lost_sizes(*given))
+        return calls[-1]
+
+    monkeypatch.setattr(lifted_sizes, "calls_of_lost_sizes", noted)
+    hybrid, weight = weft.hybridize(function), torch.randn(8, 8)
+    for size in (3, 5, 2, 7, 4):
+        x = torch.randn(size, 8, 8, 8)
+        torch.testing.assert_close(hybrid(x, weight), function(x, weight), rtol=1e-5, atol=1e-5)
+    assert hybrid.traces == 2
+    assert calls
+    assert not any(calls)

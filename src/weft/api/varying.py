@@ -289,6 +289,8 @@ class VaryingPrograms:
         small = kind.small(shapes)
         if kind.is_refused or small in kind.refused or len(kind.programs) >= MOST_PROGRAMS:
             return None
+        if any(one.takes(leaves) for one in kind.ranges):  # its own programs do not hold now: there is none for many
+            return None
         varying = _large(_without(kind.varying, kind.fixed.get(small, set()) | request.declared.fixed), shapes)
         numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):

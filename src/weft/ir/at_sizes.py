@@ -71,7 +71,8 @@ def _with_extents(thing: Any, now_of: Callable[[Extent], int]) -> Any:
         return WrittenPlace(thing.base, changed(thing.path))
     if isinstance(thing, TensorType) and has_extents(thing):
         kind = replace(thing, shape=changed(thing.shape), strides=changed(thing.strides))
-        return kind if has_extents(kind.strides) else _like_dense(kind, thing)
+        lies_with_gaps = not (has_extents(thing.strides) or dense_order(thing))  # as a part, or what is repeated, does
+        return kind if lies_with_gaps or has_extents(kind.strides) else _like_dense(kind, thing)
     return TupleType(changed(thing.items)) if isinstance(thing, TupleType) else thing
 
 

@@ -2,12 +2,13 @@
 
 `torch.tensor([n, 2])` copies numbers out of Python. In its place each is put into a tensor by an operator, which takes
 it as the program has it. `torch.linspace(0, 1, n)` asks for how many there are; places that it computes need not.
+`torch.tensor([loss, 2.0])` copies elements of tensors, which Python would have to be told: they are stacked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -53,13 +54,63 @@ def made_of_numbers(
     return made
 
 
-def _shape_and_numbers(data: Any) -> tuple[tuple[int, ...], list[Any]] | None:
-    """The sizes of nested lists, and the numbers in them; None of anything else."""
-    if type(data) in NUMBERS:
-        return (), [data]
-    if type(data) not in (list, tuple) or any(map(is_stand_in, data)):
+def made_of_tensors(
+    function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Callable[..., Any] | None:
+    """What to call in the place of what makes a tensor of nested lists in which tensors of one element are."""
+    data, *rest = arguments[1:] if function is torch.Tensor.new_tensor else arguments or (None,)
+    found = _shape_and_numbers(data, _is_element) if type(data) in (list, tuple) else None
+    others = keywords.keys() - {"dtype", "device"}
+    if rest or found is None or others or torch.device(keywords.get("device") or "cpu").type != "cpu":
         return None
-    parts = [_shape_and_numbers(part) for part in data]
+    shape, numbers = found
+    if len(numbers) > MOST_NUMBERS or not any(map(is_stand_in, numbers)):
+        return None
+    own = arguments[0].dtype if function is torch.Tensor.new_tensor else reduce(torch.promote_types, map(_own, numbers))
+    kind = keywords.get("dtype") or own
+    if not all(_fits(_own(number), kind) for number in numbers):
+        return None
+    return lambda *_, **__: torch.stack([_element(number, kind) for number in numbers]).reshape(shape)
+
+
+def _is_element(data: Any) -> bool:
+    return type(data) in (bool, int, float) or (is_stand_in(data) and data.dim() == 0 and data.device.type == "cpu")
+
+
+def _own(number: Any) -> torch.dtype:
+    found: torch.dtype = number.dtype if isinstance(number, torch.Tensor) else _kind([number])
+    return found
+
+
+def _fits(own: torch.dtype, kind: torch.dtype) -> bool:
+    """Whether all numbers of a type become another's as Python's do, which raise where they are too large for it."""
+    if kind is own or own.is_complex:
+        return kind is own
+    return kind.is_floating_point or (kind in (torch.bool, torch.int64) and not own.is_floating_point)
+
+
+def _element(number: Any, kind: torch.dtype) -> torch.Tensor:
+    if not isinstance(number, torch.Tensor):
+        return torch.full((), number, dtype=kind)
+    is_rounded_twice = (
+        kind.is_floating_point and not number.is_floating_point()
+    )  # as the number is one of Python's first
+    return (number.detach().double() if is_rounded_twice else number.detach()).to(kind)
+
+
+def _is_number(data: Any) -> bool:
+    return type(data) in NUMBERS
+
+
+def _shape_and_numbers(
+    data: Any, is_one: Callable[[Any], bool] = _is_number
+) -> tuple[tuple[int, ...], list[Any]] | None:
+    """The sizes of nested lists, and the numbers in them; None of anything else."""
+    if is_one(data):
+        return (), [data]
+    if type(data) not in (list, tuple):
+        return None
+    parts = [_shape_and_numbers(part, is_one) for part in data]
     known = [part for part in parts if part is not None]
     if not parts or len(known) < len(parts) or len({shape for shape, _ in known}) != 1:
         return None

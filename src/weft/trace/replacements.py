@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from weft.ir.library import resolve
+from weft.trace.counted_data import made_of_tensors
 from weft.trace.interception.capture import Operator, has_symbols, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
 from weft.trace.lift import recurrent
@@ -93,6 +94,7 @@ REPLACEMENTS: Mapping[str, Operator] = MappingProxyType(
     }
 )
 
+DATA: tuple[Callable[..., Any], ...] = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 FUNCTIONS = (torch.ctc_loss, torch.nn.functional.ctc_loss)
 LENGTHS = ("input_lengths", "target_lengths")
 
@@ -208,6 +210,8 @@ def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords
     quantised = dynamic_linear(function, arguments, keywords)
     if quantised is not None:
         return quantised
+    if function in DATA and (stacked := made_of_tensors(function, arguments, keywords)) is not None:
+        return stacked
     if function is torch.nn.functional.interpolate:
         return interpolated
     if function in POOLS_OF_SEQUENCES:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.at_sizes import found_sizes
@@ -180,16 +181,23 @@ def _no_sizes(traced: Traced) -> frozenset[int]:
 
 
 def smaller_rooms(traced: Traced) -> dict[int, int]:
-    """How large sizes may become, by number, where at the largest the code would decide otherwise."""
+    """How large sizes may become, by number, where at the largest the code would decide otherwise.
+
+    All are found at once, as another trace costs much: each makes one smaller until every condition holds.
+    """
     reads = [decision.read for decision in traced.decisions if decision.read is not None]
+    now = [entry.number for entry in traced.numbers]
+    rooms: dict[int, int] = {}
+    while (smaller := _smaller_room(reads, now, rooms)) is not None:
+        rooms.update([smaller])
+    return rooms
+
+
+def _smaller_room(reads: list[NumberRead], now: list[Any], rooms: Mapping[int, int]) -> tuple[int, int] | None:
+    """A size for which a condition does not hold at the largest ones, and the largest for which it does."""
+    largest = _largest(reads, now, rooms)
     sized: list[NumberRead | ComputedNumber] = [read for read in reads if read.room]
     sized += [made for read in reads for made in read.computed if made.room]
-    now = [entry.number for entry in traced.numbers]
-    largest = list(now)
-    for read in reads:
-        largest[read.number] = read.room or largest[read.number]
-        for made in read.computed:
-            largest[made.number] = made.room or made.leaf.value(largest)
     for read in reads:
         for condition in read.conditions:
             if condition in read.inside or condition.holds(largest):
@@ -198,14 +206,28 @@ def smaller_rooms(traced: Traced) -> dict[int, int]:
             sizes = [one for one in sized if one.number in places]
             if not sizes:
                 raise OtherOperatorsError
-            one = sizes[-1]
-            low, high = int(now[one.number]), one.room  # it holds at the first
+            number = sizes[-1].number
+            low, high = int(now[number]), int(largest[number])  # it holds at the first
             while high - low > 1:
                 middle = (low + high) // 2
-                tried = [*largest[: one.number], middle, *largest[one.number + 1 :]]
+                tried = [*largest[:number], middle, *largest[number + 1 :]]
                 low, high = (middle, high) if condition.holds(tried) else (low, middle)
-            return {one.number: low}
-    return {}
+            return number, low
+    return None
+
+
+def _largest(reads: list[NumberRead], now: list[Any], rooms: Mapping[int, int]) -> list[Any]:
+    """All numbers where sizes are the largest, and no larger than these."""
+    largest = list(now)
+    for read in reads:
+        if read.room:
+            largest[read.number] = rooms.get(read.number, read.room)
+        for made in read.computed:
+            number, found = made.number, made.leaf.value(largest)
+            if made.room:
+                found = max(min(found, rooms.get(number, made.room)), now[number]) if rooms else made.room
+            largest[number] = found
+    return largest
 
 
 def _is_same_program(traced: Traced, written: Traced) -> bool:

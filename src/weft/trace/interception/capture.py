@@ -54,7 +54,7 @@ from weft.trace.interception.modes import (
     without_saved_tensors_hooks,
 )
 from weft.trace.interception.refusals import note_raised
-from weft.trace.interception.size_expressions import decided, polynomial_of
+from weft.trace.interception.size_expressions import made_of
 from weft.trace.interception.sized_functions import OpenFunction
 from weft.trace.interception.user_lines import PlacedGuards, UnplacedShapes
 
@@ -506,10 +506,9 @@ def extent_of(size: Any) -> int:
     # None and one of a number that is no size: symbols of sizes begin at two.
     if not sizes or (sizes.keys().isdisjoint(expression.free_symbols) and size.node.hint <= 1):
         return int(size)
-    expression = decided(expression, shapes)
-    if expression.is_number:
-        return int(expression)
-    polynomial = polynomial_of(expression, sizes)
+    polynomial = made_of(expression, shapes)
+    if isinstance(polynomial, int):
+        return polynomial
     largest = shapes.largest
     return Extent(polynomial.value(largest.__getitem__) if largest else int(size.node.hint), polynomial)
 

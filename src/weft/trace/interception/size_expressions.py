@@ -134,8 +134,19 @@ def _by_parts(quotient: Any, shapes: Any) -> Any:
     dividend, divisor = quotient.args
     parts = [part for part in divisor.find(lambda one: type(one).__name__ == "FloorDiv") if part.args[1].is_number]
     whole = [part for part in parts if shapes.evaluate_expr(part * part.args[1] >= part.args[0])]
+    if not whole:  # of nearly all: cancelling is what takes time
+        return quotient
     exact = (dividend / divisor.xreplace({part: part.args[0] / part.args[1] for part in whole})).cancel()
-    return exact if whole and exact.as_numer_denom()[1] == 1 else quotient
+    return exact if exact.as_numer_denom()[1] == 1 else quotient
+
+
+def made_of(expression: Any, shapes: Any) -> Polynomial | int:
+    """What a size is made of, decided once for a trace: its tensors have few sizes, each asked for again and again."""
+    known: dict[Any, Polynomial | int] = vars(shapes).setdefault("made", {})
+    if expression not in known:
+        made = decided(expression, shapes)
+        known[expression] = int(made) if made.is_number else polynomial_of(made, shapes.sizes)
+    return known[expression]
 
 
 def polynomial_of(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
