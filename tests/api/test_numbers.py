@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -126,3 +127,25 @@ def test_numbers_that_overflow_are_written_in() -> None:
     free.fix(("s",), frozenset({0}))
     free.compare(before, now)
     assert free.free(("s",)) == frozenset()
+
+
+def test_something_else_in_the_place_of_a_number_fixes_none() -> None:
+    hybrid = weft.hybridize(lambda x, number: x * number + 1)
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        for number in (3, 4, True, math.inf, 2**63 - 1, 5, 6, 7, 8, 9):
+            torch.testing.assert_close(hybrid(x, number), x * number + 1)
+    assert hybrid.traces <= 5  # written in, free, and one each of those that are none
+
+
+def test_pytorch_logs_nothing_of_how_it_counts_with_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("torch.utils._sympy.interp")
+    log.addHandler(caplog.handler)
+    try:
+        hybrid = weft.hybridize(lambda x, number: x * (-1) ** number)
+        with torch.no_grad():
+            for number in (1, 2, 3, 4):
+                torch.testing.assert_close(hybrid(torch.ones(3), number), torch.ones(3) * (-1) ** number)
+    finally:
+        log.removeHandler(caplog.handler)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

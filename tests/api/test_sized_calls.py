@@ -12,6 +12,7 @@ from torch import nn
 import weft
 from weft.api import rare_calls, sized_calls
 from weft.api.hybrid import Hybrid
+from weft.api.varying import VaryingProgram
 from weft.guards.likeness import CallItems, likeness_of
 
 pytestmark = pytest.mark.usefixtures("by_library")
@@ -198,3 +199,19 @@ def test_a_likeness_leaves_sizes_out_that_vary_and_keeps_the_others() -> None:
     assert likeness_of(items, varying={0: frozenset({0})}) is not None
     views = CallItems((torch.randn(3, 4, 1, 1, 1, 1, 1),), {})  # sizes that lie elsewhere
     assert likeness_of(views, varying={0: frozenset({0})}) is None
+
+
+@torch.no_grad()
+def test_programs_that_take_turns_are_asked_once_for_sizes_that_are_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid = weft.hybridize(doubled)
+    tensors = [torch.randn(rows, 4) for rows in (5, 7, 30, 60, 120, 250, 500, 6, 31, 61, 121, 251, 501)]
+    for _ in range(6):
+        for x in tensors:
+            hybrid(x)
+    assert len(list(hybrid.varying)) > 4
+    asked: list[Any] = []
+    usual = VaryingProgram.takes_sizes
+    monkeypatch.setattr(VaryingProgram, "takes_sizes", lambda self, given: asked.append(given) or usual(self, given))
+    for x in tensors:
+        torch.testing.assert_close(hybrid(x), x * 2)
+    assert asked == []

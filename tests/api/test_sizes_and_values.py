@@ -412,3 +412,23 @@ def test_numbers_among_arguments_vary_beside_sizes_that_paths_read(function: Cal
     for _ in range(30):
         x, k, q = torch.randn(chance.randint(2, 40), 2), chance.randint(0, 5), torch.tensor(chance.randint(0, 12))
         torch.testing.assert_close(hybrid(x, k, q), function(x, k, q))
+
+
+NUMBERED: dict[str, tuple[Callable[..., Any], int]] = {
+    "a mask": (lambda x, k: x[x[:, 0] > 0] * k, 8),
+    "a decision": (lambda x, k: x * k if x.sum() > 0 else x - k, 4),
+    "different ones": (lambda x, k: (x * 4).long().unique() * k, 8),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_numbers_that_vary_beside_sizes_need_no_paths_of_their_own(name: str) -> None:
+    function, most = NUMBERED[name]
+    hybrid, chance = weft.hybridize(function), random.Random(1)
+    with torch.no_grad():
+        for _ in range(40):
+            x, k = torch.randn(chance.randint(2, 40), 4), chance.randint(2, 12)
+            found, expected = hybrid(x, k), function(x, k)
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
+    assert hybrid.traces <= most, weft.explain(hybrid)

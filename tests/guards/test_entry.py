@@ -1,6 +1,7 @@
 """The native entry of a hybridized function: as fast as it is, it never runs a program that it should not."""
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -13,9 +14,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
-from weft.guards import guarded
+from weft.guards import guarded, known_calls
 from weft.guards.entry import MISSED
-from weft.guards.known_calls import MOST_KNOWN_CALLS
 from weft.runtime.memory_layout import grad_layout, object_layout, tensor_layout, tensor_masks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="whole calls are known on Linux")
@@ -546,6 +546,7 @@ class Called:
 def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_entry(x, monkeypatch):
     module = Masked()
     kinds = [(x,), (x, torch.randn(2, 8)), (torch.randn(3, 16),), (x, None)]
+    monkeypatch.setattr(known_calls, "MOST_KNOWN_CALLS", len(kinds))
     with torch.no_grad():
         plain = [module(*kind) for kind in kinds]
         hybrid = weft.hybridize(module)
@@ -562,7 +563,7 @@ def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_entry(x, monkeyp
         for kind in kinds:
             assert torch.allclose(hybrid(*kind), hybrid.forward.function(*kind))
         hybrid(torch.ones(5, 16))  # one more than are kept: the one that was called least lately goes
-        assert len(hybrid.forward._known_calls._kept) == MOST_KNOWN_CALLS
+        assert len(hybrid.forward._known_calls._kept) == len(kinds)
         long.times = 0
         assert torch.allclose(hybrid(*kinds[0]), hybrid.forward.function(*kinds[0]))
         assert long.times == 1
@@ -614,3 +615,24 @@ def test_calls_under_autocast_are_native_from_end_to_end_and_miss_where_it_casts
             assert entry(x) is MISSED
             assert net(x).dtype is torch.float32
         assert entry(x).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 2**62, True], ids=str)
+def test_numbers_that_are_inputs_are_led_to_the_program_but_for_odd_ones(odd: float) -> None:
+    hybrid = weft.hybridize(lambda x, number: x * number + 1)
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        for number in (1.5, 2.5, 3.5, 4.5) if isinstance(odd, float) else (2, 3, 4, 5):
+            hybrid(x, number)
+        traces, longer = hybrid.traces, []
+        usual = type(hybrid)._call
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(hybrid), "_call", lambda self, *given: longer.append(given) or usual(self, *given))
+            for number in (7.5, -0.25, 7.5) if isinstance(odd, float) else (7, -3, 7):
+                torch.testing.assert_close(hybrid(x, number), x * number + 1)
+            assert not longer
+            torch.testing.assert_close(hybrid(x, odd), x * odd + 1, equal_nan=True)
+            assert longer
+        for number in (8.5, 9.5) if isinstance(odd, float) else (8, 9):
+            torch.testing.assert_close(hybrid(x, number), x * number + 1)
+    assert hybrid.traces <= traces + 1

@@ -150,9 +150,9 @@ def test_a_batch_longer_than_its_sequences_runs_as_python_does(kind: str) -> Non
     """Which length is the longest decides between paths; where there is one for many sizes, too."""
     eager = Net(kind, is_sorted=False, batch_first=True, bidirectional=True)
     hybrid = weft.hybridize(deepcopy(eager), whole=False)
-    for turn in range(16):
+    for turn in range(10):
         torch.manual_seed(turn)
-        steps = 3 + turn % 5 if turn > 7 else STEPS
+        steps = 3 + turn % 5 if turn > 4 else STEPS
         x = torch.randn(BATCH - turn % 3, steps, FEATURES, dtype=torch.float64)
         assert_alike(hybrid, eager, x, torch.randint(1, steps + 1, (len(x),)))
 

@@ -24,7 +24,7 @@ from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
-from weft.api.size_range import Shapes
+from weft.api.size_range import Shapes, shape_of
 from weft.api.varying import (
     RaisesAtTheLargestError,
     SizeRequest,
@@ -121,6 +121,7 @@ class Hybrid:
         self.segments = CompiledSegments()  # of paths
         self._next_paths = NextPaths()
         self._known_calls = KnownCalls()
+        self._unseen_calls = self.python_runs.entry(function, self.refused)
         self.entry: Entry = refuse_all  # of the latest kind of calls: never traces or waits
 
     def __repr__(self) -> str:
@@ -134,13 +135,11 @@ class Hybrid:
             result = self.entry(*arguments, **keywords) if keywords else self.entry(*arguments)
             if result is not MISSED:
                 return result
-            if self.refused.unseen and self.refused.is_next():  # there are no programs, and no entry
-                self._check_sizes(arguments, keywords)
-                return self._by_python(arguments, keywords)
             result = self._known_calls.run(arguments, keywords)
             if result is MISSED:
                 result = self._call(arguments, keywords)
-            self.entry = self._known_calls.entry
+            goes_unseen = self.refused.unseen and not self._declared.rows  # there are no programs, and no entry
+            self.entry = self._unseen_calls if goes_unseen else self._known_calls.entry
             return result
         except OtherOutcome as met:
             other = met
@@ -297,8 +296,8 @@ class Hybrid:
         ranges: Ranges = {}
         if self.imperative is None:
             call = self.flat_call(arguments, keywords)
-            declared = marked(call.leaves, self._sizes_of(call))
-            varying = self._find_varying(self._key_of(call), call, declared) if declared.free else None
+            declared, key = marked(call.leaves, self._sizes_of(call)), self._key_of(call)
+            varying = self._find_varying(key, call, declared) if declared.free else None
             if varying is not None and not varying.guarded.program.expects:
                 found, ranges = varying.guarded, {spot: (size.least, size.most) for spot, size in declared.free.items()}
                 numbers = frozenset(place for place in varying.range.varying if type(call.leaves[place]) is int)
@@ -409,6 +408,7 @@ class Hybrid:
             marked(call.leaves, declared),
             is_close=found is not None,
             decides=self.decides and self.options.decides(),
+            fixed=self._numbers.fixed(call.structure),
         )
         with self.lock:
             try:
@@ -452,11 +452,10 @@ class Hybrid:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         # One tensor that is several arguments stays one: code may ask.
-        varying = asked.dimensions
-        tensors = [place for place in varying if isinstance(call.leaves[place], torch.Tensor)]
+        tensors = [place for place in asked.dimensions if isinstance(call.leaves[place], torch.Tensor)]
         large = {id(call.leaves[place]): zeros_of(call.leaves[place], tops[place]) for place in tensors}
         leaves = [
-            large.get(id(leaf), leaf) if place not in varying or place in tensors else tops[place][0]
+            large.get(id(leaf), leaf) if place not in asked.dimensions or place in tensors else tops[place][0]
             for place, leaf in enumerate(call.leaves)
         ]
         arguments, keywords = tree_unflatten(leaves, call.structure)
@@ -478,7 +477,7 @@ class Hybrid:
             if traced.fixed:
                 self._numbers.fix(call.structure, traced.fixed)
                 raise UnsupportedError(f"the sizes of {self.name} do not vary", why="numbers decide something")
-            sizes = [call.leaves[entry.argument].shape[entry.dimension] for entry in traced.sizes]
+            sizes = [shape_of(call.leaves[entry.argument])[entry.dimension] for entry in traced.sizes]
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
@@ -511,7 +510,7 @@ class Hybrid:
             self.name,
             state,
             tuple(self.leaf_names(call.structure)),
-            self._numbers.free(call.structure),
+            self._numbers.of_call(call.structure, call.leaves),
             apart=self.apart,
             around=around,
             draws=self.draws,

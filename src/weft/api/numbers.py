@@ -6,13 +6,12 @@ program turned out to depend on its value, and then each value gets a program.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-from weft.trace.signature import Key, number_of
+from weft.trace.signature import Key, can_be_free, leaf_key, number_of
 
 FREE = "any"
-LARGEST = 1 << 62
 
 
 class FreeNumbers:
@@ -25,6 +24,15 @@ class FreeNumbers:
     def free(self, structure: Any) -> frozenset[int]:
         """The positions of numbers that are inputs."""
         return self._free.get(structure, frozenset())
+
+    def of_call(self, structure: Any, leaves: Sequence[Any]) -> frozenset[int]:
+        """Those of a call: what is in the place of a number may be none, or none that can be an input."""
+        free = self._free.get(structure, frozenset())
+        return frozenset(position for position in free if _can_be_free(leaf_key(leaves[position])))
+
+    def fixed(self, structure: Any) -> frozenset[int]:
+        """The positions of numbers that have decided something."""
+        return self._fixed.get(structure, frozenset())
 
     def apply(self, structure: Any, leaves: tuple[Key, ...]) -> tuple[Key, ...]:
         """Leave the value of free numbers out of a key."""
@@ -53,4 +61,4 @@ class FreeNumbers:
 
 def _can_be_free(key: Key) -> bool:
     number = number_of(key)
-    return number is not None and math.isfinite(number) and abs(number) < LARGEST
+    return number is not None and can_be_free(number)

@@ -6,9 +6,20 @@ them. So calls by Python wait for a trace, and a trace does not begin while ther
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
+
+from weft.guards.entry import MISSED, Entry
+
+
+class Unseen(Protocol):
+    """Counts the calls that go by without a look, and knows in which mode of a module they do."""
+
+    unseen: int
+    root: Any
+    training: Any
 
 
 class PythonRuns:
@@ -33,6 +44,28 @@ class PythonRuns:
             self._running[thread] = count
         else:
             del self._running[thread]
+
+    def entry(self, function: Callable[..., Any], calls: Unseen) -> Entry:
+        """Make the entry of calls that go by unseen: begun, run and ended in one function, which is quick."""
+        running, trace, root = self._running, self._trace, calls.root
+
+        def entry(*arguments: Any, **keywords: Any) -> Any:
+            if calls.unseen <= 0 or getattr(root, "training", None) is not calls.training:
+                return MISSED
+            calls.unseen -= 1
+            thread = get_ident()
+            with trace:
+                count = running.get(thread, 0)
+                running[thread] = count + 1
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                if count:
+                    running[thread] = count
+                else:
+                    del running[thread]
+
+        return entry
 
     def others(self) -> bool:
         """Whether another thread runs a call; asked by one that holds `trace`."""

@@ -39,11 +39,11 @@ class RefusedCalls:
     """The signatures of one object that run by Python, each with the error that says why; any thread may ask."""
 
     def __init__(self, root: Any) -> None:
-        self._root = root
+        self.root = root
         self._errors: OrderedDict[Key, WeftError] = OrderedDict()
         self.unseen = 0  # calls that are still to go by
         self._next_unseen = 1
-        self._training: Any = None
+        self.training: Any = None  # of the root, when that was decided
 
     def __bool__(self) -> bool:
         return bool(self._errors)
@@ -52,18 +52,11 @@ class RefusedCalls:
         """Why there is no program, each reason once."""
         return list({str(error): error for error in self._errors.values()}.values())
 
-    def is_next(self) -> bool:
-        """Whether the next call goes by unseen."""
-        if self.unseen <= 0:
-            return False
-        self.unseen -= 1
-        return getattr(self._root, "training", None) is self._training
-
     def came_again(self, *, alone: bool) -> None:
         """Note a call of such a signature; where there are no others, `alone`, those that follow go by unseen."""
         if not alone:
             return
-        self._training = getattr(self._root, "training", None)
+        self.training = getattr(self.root, "training", None)
         self.unseen, self._next_unseen = self._next_unseen, min(2 * self._next_unseen, MOST_UNSEEN)
 
     def add(self, key: Key, error: WeftError) -> None:
@@ -79,7 +72,7 @@ class RefusedCalls:
         return self._errors.get(self._place(key)) if self._errors else None
 
     def _place(self, key: Key) -> Key:
-        return (getattr(self._root, "training", None), without_sizes(key))
+        return (getattr(self.root, "training", None), without_sizes(key))
 
 
 MOST_PROGRAMS = 32  # that are kept for one object

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
+
 from weft.guards.entry import MISSED
 from weft.guards.guarded import Guarded
 from weft.programs.program import Program
@@ -57,10 +59,14 @@ class SizedCalls:
         self._program = guarded.program
         self._takes = takes
         self._places = tuple(guarded.arguments.index(leaf) for leaf in varying if leaf in guarded.arguments)
-        self.is_complete = len(self._places) == len(varying)  # a leaf that the program does not read is not seen
-        self._only = self._places[0] if len(self._places) == 1 else None
-        self._leaves = tuple(guarded.arguments[place] for place in self._places)
-        self._accounts: dict[Look, Account] = {}
+        first = len(guarded.arguments) + len(guarded.slots)
+        numbers = [leaf for leaf in varying if leaf in guarded.numbers]
+        self._numbers = tuple(first + guarded.numbers.index(leaf) for leaf in numbers)
+        # A leaf that the program does not read is not seen.
+        self.is_complete = len(self._places) + len(numbers) == len(varying)
+        self._only = self._places[0] if len(self._places) == 1 and not numbers else None
+        self._leaves = (*(guarded.arguments[place] for place in self._places), *numbers)
+        self._accounts: dict[Look, Account | None] = {}  # None of sizes that are not for this program
         self._tallies: dict[Hashable, Tally] = {}
         self.count = 0  # of calls that it has run
 
@@ -71,7 +77,12 @@ class SizedCalls:
             look: Look = (tensor.shape, tensor.stride())
         else:
             look = tuple([(inputs[place].shape, inputs[place].stride()) for place in self._places])
-        account = self._accounts.get(look) or self._new_account(look, inputs)
+            if self._numbers:
+                look = (*look, *[inputs[place] for place in self._numbers])
+        try:
+            account = self._accounts[look]
+        except KeyError:
+            account = self._new_account(look, inputs)
         if account is None or account.seconds > MOST_SECONDS or account.like.seconds > MOST_SECONDS:
             return MISSED
         account.calls += 1
@@ -99,7 +110,8 @@ class SizedCalls:
 
         Gives the seconds that such calls took since this was last asked, and those of all calls that are like them.
         """
-        looks = [(leaves[leaf].shape, leaves[leaf].stride()) for leaf in self._leaves]
+        things = [leaves[leaf] for leaf in self._leaves]
+        looks = [(thing.shape, thing.stride()) if isinstance(thing, torch.Tensor) else thing for thing in things]
         look: Look = tuple(looks) if self._only is None else looks[0]
         before = self._accounts.get(look)
         account = self._opened(look, {leaf: leaves[leaf] for leaf in self._leaves})
@@ -108,12 +120,19 @@ class SizedCalls:
 
     def _new_account(self, look: Look, inputs: Sequence[Any]) -> Account | None:
         """Begin to note calls of sizes that have not come before; None where they are not for this program."""
-        leaves = {leaf: inputs[place] for leaf, place in zip(self._leaves, self._places, strict=True)}
-        return self._opened(look, leaves) if self._takes.takes_sizes(leaves) else None
+        places = (*self._places, *self._numbers)
+        leaves = {leaf: inputs[place] for leaf, place in zip(self._leaves, places, strict=True)}
+        if self._takes.takes_sizes(leaves):
+            return self._opened(look, leaves)
+        self._keep(look, None)
+        return None
 
     def _opened(self, look: Look, leaves: Mapping[int, Any]) -> Account:
+        account = Account(self._tallies.setdefault(self._takes.bucket_of(leaves), Tally()))
+        self._keep(look, account)
+        return account
+
+    def _keep(self, look: Look, account: Account | None) -> None:
         if len(self._accounts) >= MOST_SIZES:
             self._accounts.clear()
-        tally = self._tallies.setdefault(self._takes.bucket_of(leaves), Tally())
-        account = self._accounts[look] = Account(tally)
-        return account
+        self._accounts[look] = account

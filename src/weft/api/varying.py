@@ -62,7 +62,7 @@ class SizeRequest:
     """A call that wants a program for a range of sizes: what makes one, and what users say of its sizes.
 
     With `is_close` there is one, and the new one is to waste less. Where values may decide, `decides`, and no program
-    takes all sizes, paths read them.
+    takes all sizes, paths read them. `fixed` are numbers that a program takes as sizes if at all.
     """
 
     make: Make
@@ -70,6 +70,7 @@ class SizeRequest:
     declared: CallSizes = NONE_DECLARED
     is_close: bool = False
     decides: bool = False
+    fixed: frozenset[int] = frozenset()
 
 
 class RaisesAtTheLargestError(UnsupportedError):
@@ -176,7 +177,7 @@ class VaryingProgram:
         return tuple(map(_close_top, self._sizes(leaves)))
 
     def _sizes(self, leaves: Leaves) -> tuple[int, ...]:
-        return tuple([leaves[argument].shape[dimension] for argument, dimension in self.places])
+        return tuple([shape_of(leaves[argument])[dimension] for argument, dimension in self.places])
 
 
 @dataclass(slots=True, eq=False)
@@ -293,7 +294,8 @@ class VaryingPrograms:
             return None
         varying = _large(_without(kind.varying, kind.fixed.get(small, set()) | request.declared.fixed), shapes)
         numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
-        if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
+        is_decided = not numbers.issuperset(varying) or numbers & request.fixed
+        if not (varying and is_decided and all(_is_plain(leaves[place]) for place in varying.keys() - numbers)):
             return None
         call = _SizedCall(leaves, shapes, numbers, request, small)
         reason = None
@@ -315,9 +317,10 @@ class VaryingPrograms:
         return None
 
     def _add_range(self, key: Key, kind: _Kind, call: _SizedCall, varying: Sizes) -> bool:
-        """Let paths read the sizes of calls like this one; whether they do: numbers among arguments they do not."""
-        varying = _without(varying, kind.fixed.get(call.small, set()))
-        related = _related(kind.seen, varying, call.numbers, {}) if varying and not call.numbers else None
+        """Let paths read the sizes of calls like this one; whether they do. Numbers they do not read."""
+        sized = _without(varying, kind.fixed.get(call.small, set()))
+        varying = {place: some for place, some in sized.items() if place not in call.numbers}
+        related = _related(kind.seen, varying, (), {}) if varying else None
         if related is None or len(kind.ranges) >= MOST_PROGRAMS:
             return False
         ahead = kind.growing(related[0])
@@ -613,10 +616,8 @@ def _related(
     histories = _histories(seen, varying, numbers, apart)
     free = {group for group in histories if len(seen) == 1 or any(spot in apart for spot in group)}
     groups, ties = tied(histories, free)
-    if any(group[0][0] in numbers for group in groups):
-        return None
-    ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group if spot[0] in numbers}
-    return [tuple(spot for spot in group if spot[0] not in numbers) for group in groups], ties
+    ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group[1:] if spot[0] in numbers}
+    return [tuple(spot for spot in group if spot not in ties) for group in groups], ties
 
 
 def _histories(

@@ -51,6 +51,7 @@ class VaryingCompiler:
         self._precision = precision
         self._calibrated: Mapping[Value, Any] = {}
         self._is_alone = is_alone
+        self._fixed: frozenset[Value] = frozenset()  # results whose strides are the same at any size
         self._within: Mapping[Value, Within] = {}  # of what the forward gives, of which some is
         self._kept: frozenset[Value] = frozenset()  # as large as it can be
         self._given: dict[Graph, dict[Value, Within]] = {}  # of what backwards take: saved values, and
@@ -69,9 +70,8 @@ class VaryingCompiler:
         sizes = tuple(self._sizes.values()) if self._is_alone else _given_sizes(graph, self._sizes)
         given, tangents = self._given.get(graph, {}), self._tangents.get(graph, {})
         # Programs of PyTorch's operators give eager's bits: no sum of theirs may have zeros behind it.
-        is_found = all(place.dimension is None for place in sizes)
         native = config().codegen == "native"
-        by_call = lifted_for_all_sizes(graph, none_larger=is_found) if native else LiftedGraph.of(graph)
+        by_call = lifted_for_all_sizes(graph, none_larger=not self._is_alone) if native else LiftedGraph.of(graph)
         lifted = by_call.graph
         growing = growing_inputs(lifted) if self._is_alone else {}
         largest = bounded(by_call, given | tangents, growing)
@@ -88,9 +88,13 @@ class VaryingCompiler:
         compiled.of_operators = False
         pairs = zip(graph.roots(), lifted.roots(), strict=True)
         kept = frozenset(root for root, value in pairs if root in strides.loose and has_extents(value.type))
-        if not all(root.value in kept or has_known_strides(root.value.type) for root in graph.results):
+        given_out = [root.value for root in graph.results if root.value not in kept]
+        if not all(has_known_strides(value.type, is_fixed=value in self._fixed) for value in given_out):
             raise UnboundedError("a result whose size varies has gaps in memory")
-        made = Largest(compiled, found, sizes, kept, frozenset(given), tangents, growing, work_of(lifted))
+        made = Largest(
+            compiled, found, sizes, not self._is_alone, kept, frozenset(given), tangents, growing, work_of(lifted),
+            self._fixed,
+        )  # fmt: skip
         run = VaryingExecutable(graph, lifted, made)
         if not self._given:
             self._within, self._kept = run.within, kept
@@ -99,11 +103,10 @@ class VaryingCompiler:
     @classmethod
     def of(cls, traced: Traced, compile_graph: Callable[..., CompiledGraph]) -> VaryingCompiler:
         """Make one for a program whose arguments vary in size."""
-        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
-        sizes = {entry.value: SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes}
+        sizes = {value: SizePlace(value, *place) for value, place in traced.size_places.items()}
         is_alone = traced.gradient is None  # those with gradients compute in full precision
         found = cls(sizes, compile_graph, traced.precision if is_alone else FULL, is_alone=is_alone)
-        found._calibrated = calibrated_inputs(traced.inputs)
+        found._calibrated, found._fixed = calibrated_inputs(traced.inputs), traced.fixed_strides
         return found
 
     @property

@@ -10,8 +10,9 @@ from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_ent
 from weft.guards.guarded import Guarded
 from weft.guards.likeness import NOTHING, CallItems, Likeness, likeness_of
 from weft.guards.paths_entry import PathsEntry
+from weft.trace.signature import can_be_free
 
-MOST_KNOWN_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
+MOST_KNOWN_CALLS = 12  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
 
 
 class SizedRun(Protocol):
@@ -35,8 +36,8 @@ class KnownCall:
         runner = _Runner(guarded, likeness, told, guarded.program.run if sized is None else sized.run)
         program = guarded.program
         # A program that is not native from end to end runs at once, without a look at whether it could be bound.
-        may_be_bound = program.may_be_bound and not guarded.outcomes and told is guarded.told and sized is None
-        runs = runner.run if may_be_bound else runner.run_unbound
+        is_plain = not (guarded.outcomes or guarded.numbers) and told is guarded.told and sized is None
+        runs = runner.run if is_plain and program.may_be_bound else runner.run_unbound
         ways = Ways(told, runs, runner.check, program.needs_containers)
         self._bound = runner.bound
         self.entry: Entry = make_entry(likeness, guarded.taken, ways, runner.bound)
@@ -54,8 +55,10 @@ class _Runner:
         self, guarded: Guarded[Any], likeness: Likeness, told: list[Any], run_unbound: Callable[..., Any]
     ) -> None:
         self.bound: list[Any] = [None]
-        self._run_inputs = run_unbound
-        self.run_unbound = self._run_reading if guarded.reads_numbers else run_unbound
+        self._first_number = len(guarded.arguments) + len(guarded.slots)
+        self._without_numbers = run_unbound
+        self._run_inputs = self._run_with_numbers if guarded.numbers else run_unbound
+        self.run_unbound = self._run_reading if guarded.reads_numbers else self._run_inputs
         self._run: BoundRun | None = None
         self._guarded, self._likeness, self._told = guarded, likeness, told
         self._attempts = BackOff()
@@ -72,6 +75,12 @@ class _Runner:
             self._run = run = bound_run(self._guarded.bound(self._places), told)
             self.bound[0] = None if run is None else run.state
         return result
+
+    def _run_with_numbers(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run a program that takes any numbers that are such."""
+        first = self._first_number
+        numbers = inputs[first : first + len(self._guarded.numbers)]
+        return self._without_numbers(inputs, containers) if all(map(can_be_free, numbers)) else MISSED
 
     def _run_reading(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
         """Run a program that reads numbers, for which there is to be room."""
@@ -127,7 +136,8 @@ def known_call(
     guarded: Guarded[Any], arguments: Sequence[Any], keywords: Mapping[str, Any], sized: SizedRun | None = None
 ) -> KnownCall | None:
     """The kind of a call, if native code can tell calls like it."""
-    found = _likeness(guarded, CallItems(arguments, keywords), NOTHING if sized is None else sized.varying)
+    varying = NOTHING if sized is None else sized.varying
+    found = _likeness(guarded, CallItems(arguments, keywords), varying, guarded.numbers)
     return None if found is None else KnownCall(guarded, *found, sized)
 
 
@@ -146,10 +156,13 @@ def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | Non
 
 
 def _likeness(
-    guarded: Guarded[Any], items: CallItems, varying: Mapping[int, Collection[int]] = NOTHING
+    guarded: Guarded[Any],
+    items: CallItems,
+    varying: Mapping[int, Collection[int]] = NOTHING,
+    numbers: Collection[int] = (),
 ) -> tuple[Likeness, list[Any]] | None:
     """What a call looks like, and the list of what words tell of facts: of nothing where Python has to look."""
-    likeness = likeness_of(items, offsets=guarded.offsets_matter, varying=varying)
+    likeness = likeness_of(items, offsets=guarded.offsets_matter, varying=varying, numbers=numbers)
     if likeness is None:
         return None
     by_words = likeness.is_all_words and not guarded.may_be_own(items.things, any_size=bool(varying))

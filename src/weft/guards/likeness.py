@@ -46,11 +46,18 @@ class Likeness:
     `leaves` and `containers` are places among the items; `tensors` are places among the leaves.
     """
 
-    def __init__(self, items: CallItems, *, offsets: bool, varying: Mapping[int, Collection[int]] = NOTHING) -> None:
+    def __init__(
+        self,
+        items: CallItems,
+        *,
+        offsets: bool,
+        varying: Mapping[int, Collection[int]] = NOTHING,
+        numbers: Collection[int] = (),
+    ) -> None:
         """`offsets` says that it matters where in their memory tensors start.
 
         Of leaves that are `varying`, some dimensions have any size of 2 or more: whoever runs such a call compares
-        them, and strides.
+        them, and strides. Leaves that are `numbers` may be any of their class.
         """
         self.leaves, self.containers = items.leaves, tuple(items.containers)
         leaves = [items.things[place] for place in self.leaves]
@@ -58,7 +65,9 @@ class Likeness:
         self._odd = tuple((number, look_of(leaves[number])) for number in self.tensors if _is_odd(leaves[number]))
         odd = {self.leaves[number] for number, _ in self._odd}
         tensors = {self.leaves[number]: leaves[number] for number in self.tensors}
-        constants = {place: leaf for place, leaf in zip(self.leaves, leaves, strict=True) if place not in tensors}
+        free = {self.leaves[number] for number in numbers}
+        rest = {place: leaf for place, leaf in zip(self.leaves, leaves, strict=True) if place not in tensors}
+        constants = {place: leaf for place, leaf in rest.items() if place not in free}
         few = len(tensors) <= MOST_COMPARED
         self._same = None if few else same_tensors(leaves)
         self._autocast = autocast_now()
@@ -68,6 +77,7 @@ class Likeness:
         counted: dict[tuple[CallWord, CallWord], Sequence[tuple[int, ...]]] = {
             (CallWord.CONTAINERS, CallWord.CONTAINER_COUNT): items.rows(),
             (CallWord.CONSTANTS, CallWord.CONSTANT_COUNT): [(place, id(leaf)) for place, leaf in constants.items()],
+            (CallWord.OF_CLASS, CallWord.OF_CLASS_COUNT): [(place, id(type(rest[place]))) for place in free],
             (CallWord.TENSORS, CallWord.TENSOR_COUNT): [(place, id(type(one))) for place, one in looked_at.items()],
             (CallWord.MASKS, CallWord.MASK_COUNT): [(at,) for at, _ in masks],
             (CallWord.REST, CallWord.REST_COUNT): [(at,) for at in grad.rest],
@@ -75,13 +85,17 @@ class Likeness:
             (CallWord.MODES, CallWord.MODE_COUNT): _modes(casts=self._autocast is not None),
             (CallWord.NAMES, CallWord.NAME_COUNT): [(id(name),) for name in items.names],
         }
-        free = {self.leaves[number]: _words_of_sizes(leaves[number], some) for number, some in varying.items()}
-        self.is_told_by_words = all(place in looked_at for place in free) and None not in free.values()
+        sized = {
+            self.leaves[number]: _words_of_sizes(leaves[number], some)
+            for number, some in varying.items()
+            if number not in numbers
+        }
+        self.is_told_by_words = all(place in looked_at for place in sized) and None not in sized.values()
         looks = [
             (kept, word(tensor._cdata + at) & kept)
             for place, tensor in looked_at.items()
             for at, bits in masks
-            for kept in (0 if at in (free.get(place) or ()) else bits,)
+            for kept in (0 if at in (sized.get(place) or ()) else bits,)
         ]
         tables = {table: table_of(rows) for (table, _), rows in counted.items()} | {
             CallWord.LOOKS: table_of(looks),
@@ -168,15 +182,20 @@ class CallItems:
 
 
 def likeness_of(
-    items: CallItems, *, offsets: bool = False, varying: Mapping[int, Collection[int]] = NOTHING
+    items: CallItems,
+    *,
+    offsets: bool = False,
+    varying: Mapping[int, Collection[int]] = NOTHING,
+    numbers: Collection[int] = (),
 ) -> Likeness | None:
     """Say what a call looks like, in the modes of now; None where native code cannot tell calls like it."""
     if has_function_modes() or not _is_known() or not items.have_words():
         return None
     things = [items.things[place] for place in items.leaves]
-    if not all(number < len(things) and isinstance(things[number], torch.Tensor) for number in varying):
+    expected = {**dict.fromkeys(varying, (torch.Tensor,)), **dict.fromkeys(numbers, (int, float))}
+    if not all(number < len(things) and isinstance(things[number], kinds) for number, kinds in expected.items()):
         return None  # the call has put other things in its arguments
-    found = Likeness(items, offsets=offsets, varying=varying)
+    found = Likeness(items, offsets=offsets, varying=varying, numbers=numbers)
     return found if found.is_told_by_words else None
 
 

@@ -275,8 +275,12 @@ class Boundary:
         carries_gradient: Sequence[bool],
         links: ResultLinks | None = None,
         views: Mapping[int, int] = MappingProxyType({}),
+        sizes: Mapping[Value, tuple[int, int | None]] = MappingProxyType({}),
     ) -> None:
-        """`links` tie results to others, and `views` say which are views of other ones, by number."""
+        """`links` tie results to others, and `views` say which are views of other ones, by number.
+
+        `sizes` say where those are that are not found by the graph.
+        """
         roots = tuple(dict.fromkeys(graph.roots()))
         position = {value: index for index, value in enumerate(roots)}
         inputs = {value: index for index, value in enumerate(graph.inputs)}
@@ -286,7 +290,7 @@ class Boundary:
         held = [value for value in (*shown, *(write.value for write in graph.writes)) if _may_be_input(value, inputs)]
         copied = [position[write.value] for write in graph.writes] if held else []
         self._copied = sorted({*copied, *(position[value] for value in held)}) if graph.writes else []
-        self._sizes = _size_places(graph) if any(_varies(result.path) for result in graph.results) else {}
+        self._sizes = {**_size_places(graph), **sizes} if any(_varies(result.path) for result in graph.results) else {}
         self.results = tuple(
             (inputs.get(result.value, -1), position[result.value], result.path, carries)
             for result, carries in zip(graph.results, carries_gradient, strict=True)

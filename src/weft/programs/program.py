@@ -36,7 +36,7 @@ from weft.runtime.differentiable import Connect, DifferentiableExecutable, Repla
 from weft.runtime.lane_choice import LaneChoice
 from weft.runtime.path_graph import OtherOutcome, PathGraph, RaisedInHandling
 from weft.runtime.varying_gradients import VaryingDifferentiable
-from weft.runtime.varying_sizes import VaryingExecutable
+from weft.runtime.varying_sizes import VaryingExecutable, sizes_in
 from weft.trace.expected import expects_answers
 from weft.trace.interception.modes import autocast_now
 from weft.trace.python_state.trees import TensorLeaf
@@ -86,12 +86,11 @@ class Program:
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
         self._returned = Returned(traced)
         self._first_number = len(traced.inputs)
-        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
-        self._sizes = [(at[entry.argument], entry.dimension) for entry in traced.sizes]
+        self._sizes = traced.size_places
         self._reads = any(decision.read is not None for decision in traced.decisions)
         carries = [by_index[index] for index in range(len(shown.results))]
         views = {} if traced.gradient is None else traced.gradient.views
-        self._boundary = Boundary(shown, carries, compiled.links, views)
+        self._boundary = Boundary(shown, carries, compiled.links, views, self._sizes)
         self._links = compiled.links
         self.is_of_operators = _is_of_operators(traced, self.graph, self._execute)
 
@@ -303,7 +302,7 @@ class Program:
         numbers = inputs[self._first_number :]
         if not self._sizes:
             return numbers
-        return [*numbers, *(inputs[place].shape[dimension] for place, dimension in self._sizes)]
+        return [*numbers, *sizes_in(inputs, self._sizes.values())]
 
     def _replace_data(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         """Give inputs the memory of results, where the code does."""

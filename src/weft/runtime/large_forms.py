@@ -123,10 +123,11 @@ def _zeros(kind: TensorType) -> torch.Tensor:
 class ResultPart:
     """How one result lies in its largest form."""
 
-    def __init__(self, kind: TensorType, within: Within) -> None:
+    def __init__(self, kind: TensorType, within: Within, *, is_fixed: bool = False) -> None:
+        """Its strides are the same at any size, where that `is_fixed`."""
         self._sizes = tuple(map(expression_of, kind.shape))
         self._order = tuple(_order(kind))
-        has_own = has_extents(kind.strides) or not dense_order(kind)
+        has_own = has_extents(kind.strides) or not _is_dense(kind, is_fixed=is_fixed)
         self._strides = tuple(map(expression_of, kind.strides)) if has_own else None
         self._row_major = tuple(map(today, kind.strides)) == row_major(tuple(map(today, kind.shape)))
         self._within = tuple(
@@ -180,18 +181,27 @@ class ResultPart:
         return found[::-1]
 
 
-def has_known_strides(kind: Any) -> bool:
+def has_known_strides(kind: Any, *, is_fixed: bool) -> bool:
     """Whether it is known how a result of any size lies in memory, each element at a place of its own or all at one.
 
     Its strides are made of sizes, or follow from those of the largest: there are no gaps, in some order of dimensions,
-    or gaps alone that do not vary.
+    or gaps alone that do not vary. Or they do not vary themselves, which `is_fixed` says.
     """
-    if not varies(kind):
+    if not varies(kind) or _is_dense(kind, is_fixed=is_fixed):
         return True
     order = _order(kind)
     inside = [size for place, size in enumerate(kind.shape) if place != order[0] and kind.strides[place]]
-    is_known = has_extents(kind.strides) or not has_extents(tuple(inside))
-    return bool(dense_order(kind)) or (is_known and not _overlaps(kind, order))
+    is_known = has_extents(kind.strides) or is_fixed or not has_extents(tuple(inside))
+    return is_known and not _overlaps(kind, order)
+
+
+def _is_dense(kind: TensorType, *, is_fixed: bool) -> bool:
+    """Whether a tensor of any size has no gaps, in some order of dimensions.
+
+    Where one inside of another varies and no stride does, it is a part of something, though the largest fills that.
+    """
+    order = dense_order(kind)
+    return bool(order) and not (is_fixed and has_extents(tuple(kind.shape[place] for place in order[1:])))
 
 
 def _overlaps(kind: TensorType, order: Sequence[int]) -> bool:

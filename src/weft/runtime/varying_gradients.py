@@ -12,7 +12,7 @@ from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
 from weft.runtime.differentiable_backward import BackwardOf, BackwardRuns, Compile, Tangents
 from weft.runtime.path_graph import HANDED_OVER
-from weft.runtime.varying_sizes import SizePlace, VaryingExecutable
+from weft.runtime.varying_sizes import SizePlace, VaryingExecutable, sizes_in
 
 
 class OneBackward(DifferentiableExecutable):
@@ -75,7 +75,7 @@ class VaryingDifferentiable(OneBackward):
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
-        return super().__call__([*inputs, *(inputs[place].shape[dimension] for place, dimension in self._sizes)])
+        return super().__call__([*inputs, *sizes_in(inputs, self._sizes)])
 
 
 def _refuse_again(tangents: Tangents, asking: frozenset[int]) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -42,6 +42,11 @@ class SizePlace:
     dimension: int | None
 
 
+def sizes_in(inputs: Sequence[Any], places: Iterable[tuple[int, int | None]]) -> list[int]:
+    """The sizes of a call: dimensions of inputs, or inputs themselves."""
+    return [inputs[place] if dimension is None else inputs[place].shape[dimension] for place, dimension in places]
+
+
 SteadyRun = Callable[[Sequence[Any]], Sequence[Any] | None]  # None where the call has to go the longer way
 
 
@@ -71,11 +76,13 @@ class Largest:
     compiled: CompiledGraph
     sized: SizedGraph
     sizes: Sequence[SizePlace]
+    takes_sizes: bool  # among its inputs
     kept: frozenset[Value] = frozenset()
     given: frozenset[Value] = frozenset()
     within: Mapping[Value, Within] = field(default_factory=dict)
     growing: Mapping[Value, Value] = field(default_factory=dict)  # inputs, with what each grows to
     work: Polynomial = ONE  # how much there is to compute
+    fixed: frozenset[Value] = frozenset()  # roots whose strides are the same at any size
 
 
 class VaryingExecutable:
@@ -87,7 +94,8 @@ class VaryingExecutable:
     def __init__(self, graph: Graph, lifted: Graph, largest: Largest) -> None:
         self.compiled = largest.compiled
         self.sizes = tuple(largest.sizes)
-        self._are_given = all(place.dimension is None for place in self.sizes)
+        self._are_given = largest.takes_sizes
+        self._places = tuple((place.input, place.dimension) for place in self.sizes)
         self.roots = tuple(dict.fromkeys(graph.roots()))
         inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.work = largest.work
@@ -102,8 +110,9 @@ class VaryingExecutable:
         whole = largest.kept | inputs.keys()
         kinds: dict[Value, Any] = {root: value.type for root, value in lifted_of.items()}
         kinds |= {root: root.type for root in self.roots if isinstance(root.type, TensorType)}
+        parted = {root for root in self.roots if root not in whole and varies(kinds[root])}
         self._parts = tuple(
-            ResultPart(kinds[root], within[root]) if root not in whole and varies(kinds[root]) else None
+            ResultPart(kinds[root], within[root], is_fixed=root in largest.fixed) if root in parted else None
             for root in self.roots
         )
         memories = {one.index for one in self._inputs}
@@ -155,12 +164,7 @@ class VaryingExecutable:
 
     def _numbers(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of a call."""
-        return tuple(
-            [
-                inputs[place.input] if place.dimension is None else inputs[place.input].shape[place.dimension]
-                for place in self.sizes
-            ]
-        )
+        return tuple(sizes_in(inputs, self._places))
 
     def largest(self, inputs: Sequence[Any]) -> list[Any]:
         """What a call hands to the compiled graph: inputs in their largest form, sizes, and what is made of these."""

@@ -19,6 +19,7 @@ from weft.trace.interception.refusals import refuse
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 FRACTIONS = (float, np.float64)
+FREE_BELOW = 1 << 62
 Key = tuple[Any, ...]
 
 
@@ -68,6 +69,11 @@ def leaf_key(leaf: Any) -> Key:
     if isinstance(leaf, np.number):
         return (kind, leaf.tobytes())
     return (type(leaf), ByIdentity(leaf))
+
+
+def can_be_free(number: float) -> bool:
+    """Whether a program for any number takes this one: traces know of none so large, nor of NaN."""
+    return -FREE_BELOW < number < FREE_BELOW
 
 
 def number_of(key: Key) -> float | int | None:

@@ -21,7 +21,7 @@ from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents,
 from weft.trace.counted_index import Spot
 from weft.trace.decisions import Decision
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
-from weft.trace.interception.capture import TreeSpec
+from weft.trace.interception.capture import TreeSpec, has_symbols
 from weft.trace.interception.modes import Autocast
 from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
@@ -85,6 +85,7 @@ class Traced:
     printed: Printed = field(default_factory=Printed)
     fixes_fractions: bool = False  # it holds for one value of a fraction that it read
     fixes_sizes: bool = False  # it holds for one value of a whole number that it read
+    fixed_strides: frozenset[Value] = frozenset()  # what results are taken of, if its strides are the same at any size
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
     handles: bool = False  # code raises something else where an operator raises
     precision: str = "float32"  # of products, see weft.compile.precision
@@ -97,6 +98,18 @@ class Traced:
         return any(entry.slot.given is not None for entry in self.kept) or any(
             isinstance(leaf, GivenLeaf) for leaf in (*leaves, *inside)
         )
+
+    @property
+    def size_places(self) -> dict[Value, tuple[int, int | None]]:
+        """Where a run has each size that varies: an input and a dimension of it, or an input that is the size."""
+        tensors = {entry.argument: place for place, entry in enumerate(self.inputs)}
+        numbers = {entry.argument: place for place, entry in enumerate(self.numbers, len(self.inputs))}
+        return {
+            entry.value: (tensors[entry.argument], entry.dimension)
+            if entry.argument in tensors
+            else (numbers[entry.argument], None)
+            for entry in self.sizes
+        }
 
     @property
     def replaced(self) -> frozenset[Value]:
@@ -448,6 +461,7 @@ def traced_once(request: Request) -> Traced:
         fixes_sizes=tracer.reads is not None and tracer.reads.fixes_sizes(),
         handles=tracer.handles,
         spent=_spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
+        fixed_strides=_of_fixed_strides(described) if trace.sizes else frozenset(),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
@@ -531,6 +545,12 @@ def _inputs(trace: Trace) -> tuple[Value, ...]:
 def _moving(trace: Trace, state: PythonState, touched: Touched) -> frozenset[Value]:
     own = (entry for entry in trace.inputs if entry.argument is None)
     return frozenset(entry.value for entry in own if state.slot(entry.tensor).moves(touched))
+
+
+def _of_fixed_strides(described: Sequence[Any]) -> frozenset[Value]:
+    """What results are taken of that has sizes which vary, and strides which do not: it is a part of something."""
+    found = [(leaf.result.value, leaf.root) for leaf in described if isinstance(leaf, TracedResult)]
+    return frozenset(value for value, root in found if root is not None and not has_symbols(tuple(root.stride())))
 
 
 def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Result], list[Any]]:

@@ -228,7 +228,9 @@ class Tracer:
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)
             elif position in self.request.sizes.dimensions:
-                leaves[position] = self.sizes.of((leaf,), position, self._argument_name(position))[0]
+                name = self._argument_name(position)
+                size = self.sizes.of((leaf,), position, name)[0]  # the number itself goes in, too: a run looks at it
+                leaves[position] = self._add_input_number(leaf, name, size, argument=position)
 
     def give(self, apart: TakenApart) -> None:
         """Take the result apart."""
@@ -305,30 +307,28 @@ class Tracer:
     def _add_number(self, number: float, argument: int) -> Any:
         number = number if type(number) is int else float(number)  # of NumPy's own, too
         stand_in, symbol = self.interception.symbol(number, f"number{argument}")
-        value = Value("input", (), NumberType(type(number).__name__), name=self._argument_name(argument))
-        self.recorder.numbers[symbol] = value
-        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, argument=argument))
-        return stand_in
+        return self._add_input_number(number, self._argument_name(argument), stand_in, symbol, argument=argument)
 
     def _add_place(self, slot: Slot, name: str) -> Any:
         number = slot.get()
         stand_in, symbol = self.interception.symbol(number, name)
-        value = Value("input", (), NumberType(type(number).__name__), name=slot.path.replace(".", "_"))
-        self.recorder.numbers[symbol] = value
-        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, slot=slot))
-        return stand_in
+        return self._add_input_number(number, slot.path.replace(".", "_"), stand_in, symbol, slot=slot)
 
     def _add_draw(self, draw: Draw, number: float) -> Any:
         return self.add_later(draw, number, draw.method) if self._written is None else next(self._written, number)
 
     def add_later(self, later: Draw | NumberRead, number: float, name: str, expression: Any = None) -> Any:
         """Add a number that is there just before a run, or in it; with an `expression`, it is computed of others."""
-        stand_in, symbol = None, expression
-        if expression is None:
-            stand_in, symbol = self.interception.symbol(number, f"later{len(self.trace.numbers)}")
+        symbol_of, own = self.interception.symbol, f"later{len(self.trace.numbers)}"
+        stand_in, symbol = symbol_of(number, own) if expression is None else (None, expression)
+        return self._add_input_number(number, name, stand_in, symbol, later=later)
+
+    def _add_input_number(self, number: float, name: str, stand_in: Any, symbol: Any = None, **of: Any) -> Any:
+        """A number that goes in; without a symbol, nothing is computed of it."""
         value = Value("input", (), NumberType(type(number).__name__), name=name)
-        self.recorder.numbers[symbol] = value
-        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, later=later))
+        if symbol is not None:
+            self.recorder.numbers[symbol] = value
+        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, **of))
         return stand_in
 
     def add_found(self, number: int, value: Value, size: Any, read: NumberRead) -> None:
@@ -386,9 +386,8 @@ class Tracer:
                 self.reads.compute(number.node.expr)
             return self.recorder.numbers.get(number.node.expr)
         found = leaf.value([entry.number for entry in self.trace.numbers])
-        value = Value(
-            "input", (), NumberType("float" if isinstance(number, torch.SymFloat) else "int"), name="computed"
-        )
+        kind = "float" if isinstance(number, torch.SymFloat) else "int"
+        value = Value("input", (), NumberType(kind), name="computed")
         self.recorder.numbers[number.node.expr] = value
         self.trace.numbers.append(TracedNumber(found, value, None, None, later=leaf))
         return value
@@ -526,7 +525,8 @@ class Tracer:
             counted = reads.replaced(function, arguments, self._elements)
         if counted is not None:
             return counted, arguments, keywords
-        return self.request.sized.taken(with_check(taken_whole(function, arguments, keywords)), arguments, keywords)
+        whole = taken_whole(function, arguments, keywords)
+        return self.request.sized.taken((whole, with_check(whole)), arguments, keywords)
 
     def real_inputs(self) -> Mapping[Value, Any]:
         """What goes in, as this call has it."""

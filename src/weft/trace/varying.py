@@ -105,10 +105,18 @@ def _laid_out(found: Traced, plain: Traced) -> Traced:
     if found.gradient is None or plain.gradient is None:
         if found.gradient is not plain.gradient:
             raise OtherOperatorsError
-        return replace(found, graph=layout.graph(found.graph, plain.graph))
+        graph = layout.graph(found.graph, plain.graph)
+        return replace(found, graph=graph, fixed_strides=_still_fixed(found, layout))
     layout.graph(found.gradient.graph, plain.gradient.graph)
     gradient = VaryingGradient(found.gradient, plain.gradient, layout, [entry.value for entry in found.sizes])
-    return replace(found, graph=layout.replaced(found.graph), gradient=gradient)
+    fixed = _still_fixed(found, layout)
+    return replace(found, graph=layout.replaced(found.graph), gradient=gradient, fixed_strides=fixed)
+
+
+def _still_fixed(found: Traced, layout: SymbolicLayout) -> frozenset[Value]:
+    """What has strides that are the same at any size, if the trace without symbols agrees about them."""
+    pairs = ((layout(value), value) for value in found.fixed_strides)
+    return frozenset(now for now, value in pairs if now.type == value.type)
 
 
 def _only_computes(traced: Traced) -> bool:

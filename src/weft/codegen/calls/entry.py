@@ -64,6 +64,7 @@ class _Entry(NativeCall):
         f.store(NULL, self._inputs)
         items = self._items()
         self._compare_constants(items)
+        self._compare_classes(items)
         self._compare_tensors(items)
         self._compare_identities(items)
         self._compare_modes()
@@ -155,6 +156,13 @@ class _Entry(NativeCall):
         with f.loop(0, self.word("i64", CallWord.CONSTANT_COUNT)) as loop:
             index, expected = self.row(table, loop.index, 2)
             self.require(f.compare("icmp eq", f.load("i64", f.offset(items, "ptr", index)), expected))
+
+    def _compare_classes(self, items: Register) -> None:
+        f, table = self.f, self.word("ptr", CallWord.OF_CLASS)
+        with f.loop(0, self.word("i64", CallWord.OF_CLASS_COUNT)) as loop:
+            index, kind = self.row(table, loop.index, 2)
+            item = f.load("ptr", f.offset(items, "ptr", index))
+            self.require(f.compare("icmp eq", self.kind_of(item), f.emit("ptr", f"inttoptr {kind} to ptr")))
 
     def _compare_tensors(self, items: Register) -> None:
         """Require that each tensor is of the class, and of the look, that it had."""

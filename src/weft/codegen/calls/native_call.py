@@ -98,6 +98,8 @@ class CallWord(IntEnum):
     DICTIONARY_NEXT = auto()
     CONSTANTS = auto()  # item, the object that it must be
     CONSTANT_COUNT = auto()
+    OF_CLASS = auto()  # item, the class that it must be of, whichever object it is
+    OF_CLASS_COUNT = auto()
     TENSORS = auto()  # item, its class
     TENSOR_COUNT = auto()
     MASKS = auto()  # offset in a tensor

@@ -520,9 +520,8 @@ def lambda_text(expression: Any, symbols: Sequence[Any]) -> str:
 
 def text_of(expression: Any, names: Mapping[Any, str]) -> str:
     """An expression of numbers as Python writes it, with these names of symbols."""
-    return str(
-        _ExactPrinter().doprint(expression.xreplace({one: type(one)(names[one], integer=True) for one in names}))
-    )
+    now = {one: type(one)(names[one], integer=True) for one in names}
+    return str(_ExactPrinter().doprint(expression.xreplace(now)))
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).

@@ -274,7 +274,9 @@ def without_anomaly_search() -> Iterator[None]:
         yield
 
 
-LOGS_OF_ERRORS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+LOGS_OF_ERRORS = (
+    "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy.interp",
+)  # fmt: skip
 
 
 @contextmanager

@@ -119,6 +119,15 @@ def _affine_grid(own: Own, theta: Tensor, size: Sequence[Any], align_corners: bo
     return flat.bmm(theta.transpose(1, 2)).reshape(count, height, width, 2)
 
 
+def _one_hot(own: Own, tensor: Tensor, num_classes: Any = -1) -> Any:
+    if num_classes < 1 or tensor.dtype != torch.int64:
+        return own(tensor, num_classes)
+    # Scattering refuses classes that there are not, and PyTorch's own says so.
+    return torch.zeros(*tensor.shape, num_classes, dtype=torch.int64, device=tensor.device).scatter(
+        -1, tensor.unsqueeze(-1), 1
+    )
+
+
 def _window_of(window: Tensor | None, length: int, size: int, like: Tensor) -> Tensor:
     """The window of a frame, with nothing on both sides where it is shorter."""
     dtype = like.dtype if not like.is_complex() else like.real.dtype
@@ -219,6 +228,7 @@ WRITTEN: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         torch.as_tensor: _tensor,
         Tensor.new_tensor: _new_tensor,
         functional.affine_grid: _affine_grid,
+        functional.one_hot: _one_hot,
         torch.stft: _stft,
         Tensor.stft: _stft,
         torch.istft: _istft,
@@ -268,10 +278,11 @@ class SizedFunctions:
         self._known = tuple(self._seen)
         return True
 
-    def taken(self, function: Own, arguments: Any, keywords: Any) -> tuple[Own, Any, Any]:
-        """What to call in the place of a function, with its arguments."""
+    def taken(self, functions: tuple[Own, Own], arguments: Any, keywords: Any) -> tuple[Own, Any, Any]:
+        """What to call in the place of a function, with its arguments: it, and itself checked."""
+        given, function = functions
         try:
-            written = None if self._is_off else WRITTEN.get(function)
+            written = None if self._is_off else WRITTEN.get(given)
         except TypeError:  # one that cannot be told from others
             written = None
         if written is None:
