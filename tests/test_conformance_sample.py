@@ -57,7 +57,7 @@ NATIVE_SHARDS = {
     "graphs": 2,
     "sizes": 4,
 }
-LEAST_VALUES = 120
+LEAST_VALUES = 80
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
