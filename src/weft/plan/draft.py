@@ -263,7 +263,7 @@ class Planner:
         # What varies in size was put into memory of the program's own, which is as large as it can be.
         owned = () if self.varying is None else self.varying.inputs.keys()
         for region, pairs in zip(found, replaceable(lifted, compiled, found, owned), strict=True):
-            fused = fuse(region, self.target)
+            fused = fuse(region, self.target, varies=self.varying is not None)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             plan = write_over_operands(plan, self.lanes, self.target)
             if self.varying is not None:

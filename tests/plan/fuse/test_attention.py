@@ -332,3 +332,14 @@ def test_any_number_of_lanes_gives_the_same_bits(function: Function, rows: int) 
 def test_an_empty_batch_gives_an_empty_result() -> None:
     inputs = [torch.empty(0, 2, 20, 8) for _ in range(3)]
     assert weft.hybridize(by_hand)(*inputs).shape == (0, 2, 20, 8)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_masks_that_pytorch_writes_out_are_attention_too(hidden: bool) -> None:
+    """Of three dimensions, one matrix a head, as biases of windows: for these PyTorch has no kernel."""
+    query, key, value = tensors(40, 50)
+    mask = torch.randn(query.shape[1], 40, 50)
+    if hidden:
+        mask[:, 3], mask[0, 5:9] = -math.inf, -math.inf
+    assert len(attentions(with_mask, query, key, value, mask)) == 1
+    assert_exact(with_mask, query, key, value, mask)

@@ -132,3 +132,15 @@ def test_sizes_that_vary_read_far_weights_where_they_lie(monkeypatch: pytest.Mon
         for rows in (3, 40, 57, 11, 100, 33, 1, 15, 16, 17, 64):
             x = torch.randn(rows, 400)
             torch.testing.assert_close(compiled(x), net(x).relu())
+
+
+def test_products_whose_rows_vary_are_not_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the turned one columns would vary, which are computed in whole panels, and with them all that they are of."""
+    monkeypatch.setattr(matmul, "MOST_CACHED_BYTES", 0)
+    graph = graph_of(linear)
+    [region] = find_regions(graph, frozenset({graph.inputs[1]}))
+    for varies, rows in ((False, COLUMNS), (True, ROWS)):
+        plan = fuse(region, host_target(), varies=varies).plan
+        [product] = [call.kernel for call in plan.calls if isinstance(call.kernel, GemmKernel)]
+        assert product.rows == rows
+        assert bool(plan.packing) is varies  # panels are kept where they are of as many rows as columns at most

@@ -72,8 +72,8 @@ class Fused:
 class Fuser(Fusion):
     """Fuses one region."""
 
-    def __init__(self, region: Region, target: Target) -> None:
-        super().__init__(region, target)
+    def __init__(self, region: Region, target: Target, *, varies: bool = False) -> None:
+        super().__init__(region, target, varies=varies)
         self._unread: set[Value] = set()  # what convolutions and poolings have no need of
         for value in region.values:
             found = limited_images(value)
@@ -397,6 +397,6 @@ RULES_OF_SEVERAL: Mapping[str, Callable[[Fusion, Value], tuple[Lazy, ...]]] = {
 }
 
 
-def fuse(region: Region, target: Target) -> Fused:
-    """Make the plan of a region, without lanes and offsets."""
-    return Fuser(region, target).fuse()
+def fuse(region: Region, target: Target, *, varies: bool = False) -> Fused:
+    """Make the plan of a region, without lanes and offsets; it may be one for calls of smaller sizes, too."""
+    return Fuser(region, target, varies=varies).fuse()

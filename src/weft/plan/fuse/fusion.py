@@ -292,8 +292,10 @@ def _moved(places: tuple[Location, ...], moved: Mapping[int, int]) -> tuple[Loca
 class Fusion:
     """The state of fusing one region."""
 
-    def __init__(self, region: Region, target: Target) -> None:
+    def __init__(self, region: Region, target: Target, *, varies: bool = False) -> None:
+        """`varies` says that it is for calls of smaller sizes, too, which leave out rows of products."""
         self.region = region
+        self.varies = varies
         self.assembly = Assembly(target)
         self.lazies: dict[Value, Lazy] = {}
         self.several: dict[Value, tuple[Lazy, ...]] = {}

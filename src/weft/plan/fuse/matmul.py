@@ -376,7 +376,10 @@ def right_operand(
     """
     rows, columns, inner = sizes
     right, dtype = source.leaf, source.lazy.dtype
-    weight = _is_packed_weight(fusion, right) and not (rows > FEW_ROWS and _is_read_in_place(fusion, source))
+    is_apart = rows > FEW_ROWS and _is_read_in_place(fusion, source)
+    if fusion.varies and _has_few_rows(rows, columns):
+        is_apart = False
+    weight = _is_packed_weight(fusion, right) and not is_apart
     if not weight and schedule.group == 1 and not packs_right(sizes, matrix_of(right.window), dtype):
         right = fusion.assembly.in_memory(source.lazy)
         return matrix_of(right.window), fusion.assembly.location(right)
@@ -430,6 +433,8 @@ def _with(lazy: Lazy, node: Node, replacement: Leaf) -> Lazy:
 # layer multiplies rows with its transposed weights, the columns of which lie far apart: they would be packed at each
 # call, or kept packed beside the weights. For few rows it costs less to pack these, and to leave the result with its
 # rows side by side. Weights that no cache holds are read no sooner as panels: there, rows may be as many as columns.
+# Where rows vary the product is as it is: of the transposes, columns would vary, which are computed in whole panels. So
+# would be all that they are made of.
 LEAST_MANY_ROWS = 512  # of which panels take much memory, and beside which it takes no time to pack the matrix
 LEAST_LEFT_IN_PLACE = 32 * 1024  # numbers of a matrix that is worth it
 SAVING = 2  # so many times more numbers would be moved to pack the matrix
@@ -453,9 +458,13 @@ def _is_transposed(fusion: Fusion, value: Value, right: Leaf) -> bool:
     if dtype_of(value) == "i32" or not is_across or rows <= FEW_ROWS or inner * columns < LEAST_LEFT_IN_PLACE:
         return False
     if fusion.is_weight(right):
-        return rows <= max(columns, LEAST_MANY_ROWS) and _is_read_in_place(fusion, Source(right))
+        return not fusion.varies and _has_few_rows(rows, columns) and _is_read_in_place(fusion, Source(right))
     moved = rows * inner + 2 * rows * columns  # the result is transposed back, or read across
     return fusion.uses[value.operands[1]] == 1 and inner * columns >= SAVING * moved
+
+
+def _has_few_rows(rows: int, columns: int) -> bool:
+    return rows <= max(columns, LEAST_MANY_ROWS)
 
 
 def _multiply_transposed(fusion: Fusion, value: Value, right: Leaf) -> Lazy:

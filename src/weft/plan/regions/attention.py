@@ -290,8 +290,7 @@ def _softmax_before(product: Value) -> _Softmax | None:
         return None  # rows became matrices, each with values of its own, as of experts
     masked = _masked_rows(shares)
     if masked is not None:
-        condition = shares.operands[0]
-        between |= {shares, condition, condition.operands[0]}
+        between |= {shares, *masked.between}
         shares = shares.operands[2]
     if shares.op != "div" or shares.operands[0].op != "exp" or shares.operands[0].operands[0].op != "sub":
         return None
@@ -300,7 +299,7 @@ def _softmax_before(product: Value) -> _Softmax | None:
     scores = less.operands[0]
     if total is None or highest is None or total.operands[0] is not powers or highest.operands[0] is not scores:
         return None
-    if masked not in (None, highest):
+    if masked is not None and masked.of not in (highest, scores):
         return None
     between |= {shares, powers, less, total, highest, shares.operands[1], less.operands[1], scores}
     return _Softmax(scores, frozenset(between), masked is not None)
@@ -319,12 +318,27 @@ def _repeated(value: Value, op: str) -> Value | None:
     )
 
 
-def _masked_rows(value: Value) -> Value | None:
-    """Give what is compared with -inf, row by row, where a value is zero in rows of which that holds."""
+@dataclass(frozen=True, slots=True)
+class _MaskedRows:
+    """What is -inf in rows that get zeros: the highest scores, or all scores; and what says so."""
+
+    of: Value
+    between: tuple[Value, ...]
+
+
+def _masked_rows(value: Value) -> _MaskedRows | None:
+    """Find what is compared with -inf, where a value is zero in rows of which that holds."""
     if value.op != "select" or uniform(value.operands[1]) != 0 or value.operands[0].op != "expand":
         return None
     test = value.operands[0].operands[0]
-    return test.operands[0] if test.op == "eq" and uniform(test.operands[1]) == -math.inf else None
+    every = _repeated(value.operands[0], "all")
+    compared = test if every is None else every.operands[0]
+    if compared.op != "eq" or uniform(compared.operands[1]) != -math.inf:
+        return None
+    is_of_rows = tensor_type(compared).shape[-1] == 1
+    if is_of_rows is (every is not None):
+        return None
+    return _MaskedRows(compared.operands[0], (value.operands[0], test, compared))
 
 
 def _chain_to(scores: Value, left: int = LONGEST_CHAIN) -> _Chain | None:
