@@ -65,8 +65,12 @@ def winograd_way(sizes: ConvSizes, target: Target) -> tuple[Way, int]:
 
 
 def goes_by_winograd(fusion: Fusion, sizes: ConvSizes, *, ends: bool = False) -> bool:
-    """Tell whether a convolution in one group is best computed Winograd's way; `ends` where it ends as images do."""
+    """Tell whether a convolution in one group is best computed Winograd's way; `ends` where it ends as images do.
+
+    Stages take the patches of all images through memory at once, also where a call has few of them.
+    """
     way = winograd_way(sizes, fusion.assembly.target)[0]
+    ends = ends or fusion.varies
     return way == "blocks" or (way == "stages" and not ends and not _waits_for_weights(fusion, sizes))
 
 
