@@ -10,10 +10,16 @@ from torch import nn
 
 import weft
 from weft.config import overrides
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.winograd import WinogradStage
+from weft.plan.regions.region import find_regions
+from weft.target import host_target
+from weft.trace.lift.lift import lift
 
 
 def error(found: torch.Tensor, exact: torch.Tensor) -> float:
@@ -170,3 +176,17 @@ def test_shuffled_pixels_keep_their_channels_side_by_side() -> None:
     assert ways(found) == ["channels", "channels"]
     loops = [kernel for kernel in found if isinstance(kernel, LoopKernel)]
     assert len(loops) == 4  # the input and the output are turned, the pixels shuffled, relu done
+
+
+def test_convolutions_of_images_that_vary_in_number_do_not_go_in_stages() -> None:
+    """Stages take the patches of all images there may be through memory, whatever a call has."""
+    net = nn.Conv2d(256, 256, 3, padding=1, bias=False)
+    graph = run_pipeline(lift(weft.program(weft.hybridize(net), torch.randn(16, 256, 4, 4)).graph))
+    [region] = find_regions(graph, frozenset(graph.inputs[1:]))
+    kinds = [
+        {type(call.kernel) for call in fuse(region, host_target(), varies=varies).plan.calls}
+        for varies in (False, True)
+    ]
+    if WinogradStage not in kinds[0]:
+        pytest.skip("blocks of patches fit the caches of this machine")
+    assert WinogradStage not in kinds[1]
