@@ -134,6 +134,18 @@ class Hourglass(nn.Module):
         return self.last(torch.cat([x, y], 1))
 
 
+class Windows(nn.Module):
+    """Attention inside of windows, with a bias for each two places of each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.randn(4, 49, 49))
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attend."""
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.biases)
+
+
 def mlp(*widths: int) -> nn.Module:
     """Linear layers with activations between them."""
     pairs = itertools.pairwise(widths)
@@ -178,6 +190,7 @@ SUBJECTS: dict[str, Subject] = {
     "tiny mlp": Subject(lambda: mlp(16, 32, 8), rows(16), ((15,), (16,)), COUNTS),
     "mlp of rows": Subject(lambda: mlp(256, 512, 256), rows(256), FIRST_ROWS, ROWS),
     "wide mlp": Subject(lambda: mlp(512, 2048, 512), rows(512), FIRST_ROWS, ROWS),
+    "mlp of 84 MB": Subject(lambda: mlp(512, 4096, 4096, 512), rows(512), FIRST_ROWS, ROWS),
     "layer norm": Subject(lambda: nn.LayerNorm(256), rows(256), FIRST_ROWS, ROWS),
     "softmax of rows": Subject(lambda: lambda x: (x * 2).softmax(-1), rows(512), FIRST_ROWS, ROWS),
     "softmax of columns": Subject(lambda: lambda x: (x * 2).softmax(0), rows(512), FIRST_ROWS, ROWS),
@@ -217,6 +230,15 @@ SUBJECTS: dict[str, Subject] = {
         lambda length: (torch.randn(2, 64, length),),
         FIRST_ROWS,
         ROWS,
+    ),
+    "small images, many channels": Subject(
+        lambda: nn.Conv2d(256, 256, 3, padding=1),
+        lambda count: (torch.randn(count, 256, 4, 4),),
+        FIRST_COUNTS,
+        COUNTS,
+    ),
+    "windows with biases": Subject(
+        Windows, lambda count: tuple(torch.randn(4 * count, 4, 49, 32) for _ in range(3)), FIRST_COUNTS, COUNTS
     ),
     "pooling": Subject(lambda: nn.MaxPool2d(2), pictures(64), FIRST_COUNTS, COUNTS),
 }

@@ -24,7 +24,7 @@ from weft.api.next_paths import MOST_PATHS, NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls, RefusedCalls
-from weft.api.size_range import Shapes, shape_of
+from weft.api.size_range import Shapes
 from weft.api.varying import (
     RaisesAtTheLargestError,
     SizeRequest,
@@ -73,6 +73,7 @@ from weft.trace.signature import (
     same_tensors,
 )
 from weft.trace.size_symbols import AskedSizes
+from weft.trace.size_ties import shape_of
 from weft.trace.traced import Traced
 from weft.trace.varying import trace_varying
 from weft.tracebacks import show_less

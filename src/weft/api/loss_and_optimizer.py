@@ -11,24 +11,16 @@ from weft.errors import UsageError, named
 
 def refuse_no_loss(loss: Any, order: str) -> None:
     """Refuse what cannot be called with output and target: an optimizer, a name, a class of losses."""
-    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
-        raise UsageError(
-            f"the class {loss.__name__} is no loss",
-            why="called with output and target it makes a module of them; one that it has made computes losses",
-            fix=f"make it: {loss.__name__}()",
-        )
+    makes = "called with output and target it makes a module of them; one that it has made computes losses"
+    _refuse_class(loss, torch.nn.Module, "loss", why=makes, made="()")
     if isinstance(loss, torch.optim.Optimizer) or not callable(loss):
         raise UsageError(f"{named(loss)} is no loss", why="it is called with output and target", fix=order)
 
 
 def refuse_no_optimizer(optimizer: Any, order: str) -> None:
     """Refuse what is not made by one of torch.optim's classes, or of those that are derived from them."""
-    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
-        raise UsageError(
-            f"the class {optimizer.__name__} is no optimizer",
-            why="it makes one of the parameters that are to be trained",
-            fix=f"make it: {optimizer.__name__}(net.parameters(), ...)",
-        )
+    makes = "it makes one of the parameters that are to be trained"
+    _refuse_class(optimizer, torch.optim.Optimizer, "optimizer", why=makes, made="(net.parameters(), ...)")
     if not isinstance(optimizer, torch.optim.Optimizer):
         swapped = "the loss and the optimizer are given in the other order" if callable(optimizer) else None
         raise UsageError(
@@ -36,3 +28,9 @@ def refuse_no_optimizer(optimizer: Any, order: str) -> None:
             why=swapped or "one of torch.optim, or derived from it, is",
             fix=order,
         )
+
+
+def _refuse_class(given: Any, base: type, role: str, *, why: str, made: str) -> None:
+    """Refuse a class in the place of what it makes."""
+    if isinstance(given, type) and issubclass(given, base):
+        raise UsageError(f"the class {given.__name__} is no {role}", why=why, fix=f"make it: {given.__name__}{made}")

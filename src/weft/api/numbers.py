@@ -1,7 +1,8 @@
 """Decide which Python numbers among the arguments a program takes as inputs, and which it is made for.
 
 A number is first written into the program. When it alone has changed at the next call, it becomes an input; unless the
-program turned out to depend on its value, and then each value gets a program.
+program turned out to depend on its value. Then it may be a size that varies (see varying.py), or each value gets a
+program.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ class FreeNumbers:
 
     def of_call(self, structure: Any, leaves: Sequence[Any]) -> frozenset[int]:
         """Those of a call: what is in the place of a number may be none, or none that can be an input."""
-        free = self._free.get(structure, frozenset())
-        return frozenset(position for position in free if _can_be_free(leaf_key(leaves[position])))
+        return frozenset(position for position in self.free(structure) if _can_be_free(leaf_key(leaves[position])))
 
     def fixed(self, structure: Any) -> frozenset[int]:
         """The positions of numbers that have decided something."""

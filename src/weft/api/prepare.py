@@ -19,14 +19,13 @@ from weft.api.checks.check import Streams
 from weft.api.checks.snapshot import Snapshot
 from weft.api.explain import Explanation, explain
 from weft.api.hybrid import Hybrid, ModuleForward
-from weft.api.size_range import shape_of
 from weft.api.step import Step
 from weft.api.varying import tops_between
 from weft.errors import UsageError
 from weft.runtime.differentiable import MOST_UNANSWERED
 from weft.trace.interception.capture import tree_flatten, tree_unflatten
 from weft.trace.python_state.given_objects import FlatCall
-from weft.trace.size_ties import SizeSpot
+from weft.trace.size_ties import SizeSpot, shape_of
 from weft.tracebacks import shows_less
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]

@@ -13,7 +13,7 @@ from weft.ir.types import row_major
 from weft.trace.request import Request
 from weft.trace.signature import Key
 from weft.trace.size_symbols import AskedSizes, SizesToRead
-from weft.trace.size_ties import Group, SizeSpot, SizeTie
+from weft.trace.size_ties import Group, SizeSpot, SizeTie, shape_of
 
 SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
 Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
@@ -116,8 +116,3 @@ class SizeRange:
             span, name = SizeSpan(SMALLEST, self.tops[first[0]][first[1]]), names.get(first)
             found.append(f"{span} in {where}" if name is None else f"{name} {span} ({where})")
         return "; ".join(found)
-
-
-def shape_of(leaf: Any) -> tuple[int, ...]:
-    """The sizes of a tensor; a whole number is one, as where code counts how long a cache is."""
-    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (leaf,)

@@ -23,7 +23,7 @@ import torch
 
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
-from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties, shape_of
+from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties
 from weft.api.sized_calls import SizedCalls
 from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.guards.guarded import Guarded
@@ -36,7 +36,7 @@ from weft.trace.python_state.counters import Condition
 from weft.trace.several_traces import FixedSizesError
 from weft.trace.signature import Key, number_of, without_sizes
 from weft.trace.size_symbols import AskedSizes
-from weft.trace.size_ties import Group, SizeSpot, SizeTie, tied
+from weft.trace.size_ties import Group, SizeSpot, SizeTie, shape_of, tied
 from weft.trace.traced import Traced
 
 logger = logging.getLogger("weft")
@@ -320,9 +320,9 @@ class VaryingPrograms:
         """Let paths read the sizes of calls like this one; whether they do. Numbers they do not read."""
         sized = _without(varying, kind.fixed.get(call.small, set()))
         varying = {place: some for place, some in sized.items() if place not in call.numbers}
-        related = _related(kind.seen, varying, (), {}) if varying else None
-        if related is None or len(kind.ranges) >= MOST_PROGRAMS:
+        if not varying or len(kind.ranges) >= MOST_PROGRAMS:
             return False
+        related = _related(kind.seen, varying, (), {})
         ahead = kind.growing(related[0])
         tops = _tops(kind.largest_beside(call.shapes, varying), related, _top_of(_top, ahead, {}))
         found = _range_of(call, tops, varying, related)
@@ -384,10 +384,7 @@ class VaryingPrograms:
         request, shapes, names = call.request, call.shapes, call.request.declared.names
         lowered: Shapes | None = None
         while varying:
-            begin, related = perf_counter(), _related(kind.seen, varying, call.numbers, apart)
-            if related is None:
-                return None
-            groups, ties = related
+            begin, (groups, ties) = perf_counter(), _related(kind.seen, varying, call.numbers, apart)
             ahead = {} if request.is_close or lowered else kind.growing(groups)
             most = {group: top for group in groups if (top := request.declared.most(group)) is not None}
             largest = shapes if request.is_close else kind.largest_beside(shapes, varying)
@@ -611,8 +608,8 @@ def _strides(leaves: Sequence[Any], varying: Sizes) -> dict[int, tuple[int, ...]
 
 def _related(
     seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], apart: Mapping[SizeSpot, str]
-) -> tuple[list[Group], dict[SizeSpot, SizeTie]] | None:
-    """The sizes of tensors by which all others can be expressed, and these; None where a number has to do with none."""
+) -> tuple[list[Group], dict[SizeSpot, SizeTie]]:
+    """The sizes by which all others can be expressed, and these others."""
     histories = _histories(seen, varying, numbers, apart)
     free = {group for group in histories if len(seen) == 1 or any(spot in apart for spot in group)}
     groups, ties = tied(histories, free)

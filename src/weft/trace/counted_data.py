@@ -92,9 +92,8 @@ def _fits(own: torch.dtype, kind: torch.dtype) -> bool:
 def _element(number: Any, kind: torch.dtype) -> torch.Tensor:
     if not isinstance(number, torch.Tensor):
         return torch.full((), number, dtype=kind)
-    is_rounded_twice = (
-        kind.is_floating_point and not number.is_floating_point()
-    )  # as the number is one of Python's first
+    # A whole number is one of Python's first, and a fraction of Python's then.
+    is_rounded_twice = kind.is_floating_point and not number.is_floating_point()
     return (number.detach().double() if is_rounded_twice else number.detach()).to(kind)
 
 

@@ -14,7 +14,7 @@ from weft.trace.decisions import NumberRead
 from weft.trace.interception.capture import Interception, lambda_text, text_of
 from weft.trace.python_state.counters import Condition, leaf_of_text
 from weft.trace.recorder import Recorder
-from weft.trace.size_ties import SizeSpot, SizeTie
+from weft.trace.size_ties import SizeSpot, SizeTie, shape_of
 
 NO_WORD = re.compile(r"\W+", re.ASCII)
 
@@ -61,7 +61,7 @@ class SizeSymbols:
     def start(self, leaves: Sequence[Any]) -> None:
         """Note the largest sizes that arguments have."""
         spots = {spot for tie in self._varying.ties.values() for spot in tie.others}
-        self._largest = {(place, at): _shape_of(leaves[place])[at] for place, at in spots}
+        self._largest = {(place, at): shape_of(leaves[place])[at] for place, at in spots}
 
     def of(self, shape: Sequence[int], argument: int, name: str) -> dict[int, Any]:
         """The sizes of an argument of this name that are symbols, or made of such."""
@@ -120,11 +120,6 @@ class SizeSymbols:
             names = {symbol: self.found[places[symbol]].value.name for symbol in symbols}
             found.append(Condition(leaf, text_of(expression, names), place))
         return tuple(found)
-
-
-def _shape_of(leaf: Any) -> Sequence[int]:
-    """The sizes of an argument: a whole number is one."""
-    return (leaf,) if type(leaf) is int else leaf.shape
 
 
 class ReadsSizes(Protocol):

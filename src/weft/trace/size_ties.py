@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+import torch
+
 SizeSpot = tuple[int, int]  # an argument, and a dimension of it
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """The sizes of a tensor; a whole number is one, as where code counts how long a cache is."""
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (leaf,)
 
 
 @dataclass(frozen=True, slots=True)

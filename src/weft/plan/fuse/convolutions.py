@@ -70,8 +70,8 @@ def goes_by_winograd(fusion: Fusion, sizes: ConvSizes, *, ends: bool = False) ->
     Stages take the patches of all images through memory at once, also where a call has few of them.
     """
     way = winograd_way(sizes, fusion.assembly.target)[0]
-    ends = ends or fusion.varies
-    return way == "blocks" or (way == "stages" and not ends and not _waits_for_weights(fusion, sizes))
+    is_whole = not (ends or fusion.varies)
+    return way == "blocks" or (way == "stages" and is_whole and not _waits_for_weights(fusion, sizes))
 
 
 def convolve_by_winograd(

@@ -376,10 +376,8 @@ def right_operand(
     """
     rows, columns, inner = sizes
     right, dtype = source.leaf, source.lazy.dtype
-    is_apart = rows > FEW_ROWS and _is_read_in_place(fusion, source)
-    if fusion.varies and _has_few_rows(rows, columns):
-        is_apart = False
-    weight = _is_packed_weight(fusion, right) and not is_apart
+    is_kept = rows <= FEW_ROWS or (fusion.varies and _has_few_rows(rows, columns))
+    weight = _is_packed_weight(fusion, right) and (is_kept or not _is_read_in_place(fusion, source))
     if not weight and schedule.group == 1 and not packs_right(sizes, matrix_of(right.window), dtype):
         right = fusion.assembly.in_memory(source.lazy)
         return matrix_of(right.window), fusion.assembly.location(right)
