@@ -29,6 +29,13 @@ def test_a_seed_comes_after_draws_that_still_wait() -> None:
         assert x.asnumpy().tolist() == y.asnumpy().tolist()
 
 
+def test_a_draw_that_fails_spoils_no_other() -> None:
+    failed = nd.random.normal(0, -1, shape=(2,))
+    assert nd.random.normal(shape=(2,)).asnumpy().shape == (2,)
+    with pytest.raises(mx.base.MXNetError, match="scale"):
+        failed.asnumpy()
+
+
 def test_a_hybridized_block_draws_the_numbers_of_its_context() -> None:
     net = nn.HybridSequential()
     net.add(nn.Dropout(0.5), nn.Activation("relu"))

@@ -105,8 +105,11 @@ class BaseEngine(ABC):
         variable.deleted = True
 
     def random_state(self, device: str = "cpu") -> Var:
-        """Give the variable for a device's random numbers: tasks that draw some write it, and so keep their order."""
-        return self._random_states.setdefault(device, Var(f"random state of {device}"))
+        """Give the variable for a device's random numbers: tasks that draw some write it, and so keep their order.
+
+        One that fails spoils no draw after it: a generator has a state whatever happens.
+        """
+        return self._random_states.setdefault(device, Var(f"random state of {device}", only_orders=True))
 
     def limit(self, bytes: Bound = None, tasks: Bound = None) -> None:  # noqa: A002  # the public name
         """Bound what may be in flight; past it a push waits. None leaves a bound, "default" gives the first one."""
