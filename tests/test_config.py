@@ -67,9 +67,16 @@ def test_a_misspelt_option_is_a_warning_that_guesses_what_was_meant() -> None:
     )
 
 
-def test_an_unknown_option_like_no_other_should_be_unset() -> None:
-    with pytest.warns(UserWarning, match="unset WEFT_QQQQQQQQQ"):
-        read_config({"WEFT_QQQQQQQQQ": "1"})
+@pytest.mark.parametrize("name", ["WEFT_QQQQQQQQQ", "WEFT_ZZZ"])
+def test_an_unknown_option_like_no_other_should_be_unset(name: str) -> None:
+    with pytest.warns(UserWarning, match=f"unset {name}"):
+        read_config({name: "1"})
+
+
+def test_a_warning_of_the_environment_blames_no_line_of_python() -> None:
+    with pytest.warns(UserWarning, match="WEFT_THREAD is set") as warned:
+        read_config({"WEFT_THREAD": "2"})
+    assert warned[0].filename == "environment"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,25 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert "Did you mean: 'hybridize'?" in shown
 
 
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        ("weft.compile(net)", "weft.hybridize(net)"),
+        ("weft.jit(net)", "weft.hybridize(net)"),
+        ("weft.trace(net, x)", "weft.program(net, x)"),
+        ("weft.train(net)", "weft.step(net, loss, optimizer)"),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "import weft.compile.pipeline, weft.train.trainer"])
+def test_a_name_that_others_have_is_told_under_its_name_here(call: str, fix: str, before: str) -> None:
+    """Some are rooms of Weft's own code: modules, once they have been imported."""
+    code = f"import weft\n{before}\nnet = x = None\n{call}"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    name = call.partition("(")[0].partition(".")[2]
+    assert f"weft has no function '{name}'" in shown
+    assert f"  fix   {fix}" in shown
+
+
 def test_importing_weft_does_not_import_torch() -> None:
     code = "import sys, weft; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

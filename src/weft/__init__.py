@@ -20,6 +20,7 @@ from weft.errors import (
     UsageError,
     WeftError,
 )
+from weft.foreign_names import told_otherwise
 
 if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
@@ -176,6 +177,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one t
 
     def __getattr__(name: str) -> object:
         home = HOMES.get(name)
+        if home is None and (told := told_otherwise(name)) is not None:
+            raise AttributeError(str(told))
         if home is None:
             # With the module, so that Python may add which name was meant.
             raise AttributeError(f"module 'weft' has no attribute {name!r}", name=name, obj=sys.modules[__name__])

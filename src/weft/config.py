@@ -119,7 +119,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
         if not name.startswith(PREFIX):
             continue
         if name not in options:
-            warnings.warn(str(unknown_option(name)), stacklevel=2)  # once: the environment is read once
+            _warn(str(unknown_option(name)))  # once: the environment is read once
             continue
         option = options[name]
         if not environment[name].strip():
@@ -138,14 +138,20 @@ def read_config(environment: Mapping[str, str]) -> Config:
     return replace(Config(), **values)  # type: ignore[arg-type]  # each row's reader returns its field's type
 
 
+def _warn(message: str) -> None:
+    """Warn of the environment: no line of Python has set it, neither one of ours nor that which read it first."""
+    warnings.warn_explicit(message, UserWarning, "environment", 1, module="weft.config")
+
+
 def unknown_option(name: str) -> UsageError:
     """Describe a `WEFT_*` name that no row of OPTIONS has."""
     names = [option.name for option in OPTIONS]
-    close = difflib.get_close_matches(name, names, n=1)
+    # All begin alike: what follows tells which one was meant.
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in names], n=1)
     return UsageError(
         f"{name} is set in the environment, but Weft has no such option",
         why="the options are " + ", ".join(names),
-        fix=f"did you mean {close[0]}?" if close else f"unset {name}",
+        fix=f"did you mean {PREFIX}{close[0]}?" if close else f"unset {name}",
     )
 
 

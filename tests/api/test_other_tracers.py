@@ -83,3 +83,26 @@ def test_anomalies_are_looked_for_in_the_numbers_of_a_program(nets: tuple[Any, A
             hybrid(torch.randn(2, 3)).sum().backward()
             with pytest.raises(RuntimeError, match="nan"):
                 hybrid(torch.full((2, 3), torch.nan)).sum().backward()
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+def test_torchscript_compiles_the_function_that_is_hybridized(nets: tuple[Any, Any]) -> None:
+    net, hybrid = nets
+    x = torch.randn(2, 3)
+    found = weft.hybridize(doubled)
+    for _ in range(3):
+        torch.testing.assert_close(torch.jit.script(found)(x), x * 2)
+        found(x)
+    with pytest.raises(AttributeError, match=r"torch.jit.script\(weft.hybridize\(net, False\)\)"):
+        torch.jit.script(hybrid)
+    torch.testing.assert_close(torch.jit.script(weft.hybridize(hybrid, False))(x), net(x))
+
+
+def test_a_program_that_is_called_says_what_to_call(nets: tuple[Any, Any]) -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(weft.UsageError, match="call what it was made of"):
+        weft.program(nets[1], x)(x)

@@ -126,3 +126,55 @@ def test_rows_that_make_no_step_are_refused() -> None:
         weft.step(net, functional.cross_entropy, [first, optim.LBFGS(second.param_groups[0]["params"])])
     with pytest.raises(weft.UsageError, match="is no optimizer"):
         weft.step(net, functional.cross_entropy, [])
+
+
+def test_a_state_of_several_is_one_that_they_take_again() -> None:
+    eager, ours = network(), network()
+    step = weft.step(eager, functional.cross_entropy, muon_and_adamw(eager))
+    other = weft.step(ours, functional.cross_entropy, muon_and_adamw(ours))
+    for x, y in batches()[:3]:
+        step(x, y)
+    state = step.optimizer.state_dict()
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    assert numbers == list(range(len(list(eager.parameters()))))
+    ours.load_state_dict(eager.state_dict())
+    other.optimizer.load_state_dict(copy.deepcopy(state))
+    for x, y in batches()[3:]:
+        torch.testing.assert_close(other(x, y), step(x, y))
+    for expected, found in zip(eager.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_of_other_optimizers_is_refused_and_changes_none() -> None:
+    net = network()
+    optimizers = two_of_sgd(net)
+    step = weft.step(net, functional.cross_entropy, optimizers)
+    for x, y in batches()[:3]:
+        step(x, y)
+    before = copy.deepcopy(step.optimizer.state_dict())
+    fewer = {**before, "param_groups": before["param_groups"][:1]}
+    with pytest.raises(weft.UsageError, match="groups of"):
+        step.optimizer.load_state_dict(fewer)
+
+    def fail(*_: object) -> None:
+        raise ValueError("stop")
+
+    empty = {**before, "state": {}}
+    hook = optimizers[1].register_load_state_dict_pre_hook(fail)
+    with pytest.raises(ValueError, match="stop"):
+        step.optimizer.load_state_dict(empty)
+    hook.remove()
+    after = step.optimizer.state_dict()
+    assert after["state"].keys() == before["state"].keys()
+    for key, entry in before["state"].items():
+        assert torch.equal(after["state"][key]["momentum_buffer"], entry["momentum_buffer"])
+
+
+def test_what_each_of_several_has_is_told() -> None:
+    step = weft.step(net := network(), functional.cross_entropy, two_of_sgd(net))
+    with pytest.raises(AttributeError, match=r"ask each: step\.optimizer\.optimizers"):
+        _ = step.optimizer.defaults
+    with pytest.raises(AttributeError, match="several optimizers in a row have no"):
+        step.optimizer.add_param_group({"params": []})
+    with pytest.raises(AttributeError, match="several optimizers in a row have no"):
+        step.optimizer.register_step_pre_hook(lambda *_: None)

@@ -655,6 +655,17 @@ class ModuleForward(Hybrid):
         super().__init__(type(module).forward.__get__(module), module, type(module).__name__, options)
         self.__wrapped__ = self.function  # whoever asks for the signature of forward gets the module's own
 
+    @property
+    def __globals__(self) -> NoReturn:
+        # TorchScript asks a method of a module for them; others ask whether there are any.
+        error = UnsupportedError(
+            f"torch.jit.script cannot compile a hybridized {self.name}",
+            why="it reads the source of a module's own forward, and something else is in its place",
+            fix="take the programs off before: torch.jit.script(weft.hybridize(net, False)); torch.jit.trace and "
+            "torch.export take a module as it is",
+        )
+        raise AttributeError(str(error))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleForward:
         return ModuleForward(memo.get(id(self.root), self.root), self.options)
 

@@ -74,6 +74,10 @@ class HybridFunction(Hybrid):
             found = table.setdefault(key, Hybrid(method, method, self.name, self.options))
         return found
 
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """What torch.jit.script compiles in the place of this."""
+        return self.function
+
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
         function = copy.deepcopy(self.function, memo)  # a function is itself; a method is one of its object's copy
         return self if function is self.function else HybridFunction(function, self.options)

@@ -142,6 +142,17 @@ class Program:
         return found
 
     @shows_less
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Say what to call: the module or function."""
+        raise UsageError(
+            "a program is not called itself",
+            why="it is what the module or function runs for arguments like those that it was made for, with tensors "
+            "as they are then",
+            fix="call what it was made of: weft.hybridize(net), then net(x) runs it; a saved one is called where "
+            "weft.load_program has read it",
+        )
+
+    @shows_less
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a program cannot be copied or pickled",

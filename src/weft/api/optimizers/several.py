@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -41,6 +42,61 @@ class SeveralOptimizers(Optimizer):
         """Let each forget its gradients."""
         for one in self.optimizers:
             one.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What all of them keep, as one optimizer gives it: parameters are numbered through all groups."""
+        states: dict[Any, Any] = {}
+        groups: list[dict[str, Any]] = []
+        for first, own in zip(self._first_numbers(), (one.state_dict() for one in self.optimizers), strict=True):
+            states.update({_moved(key, first): entry for key, entry in own["state"].items()})
+            numbers = ([number + first for number in group["params"]] for group in own["param_groups"])
+            groups += ({**group, "params": moved} for group, moved in zip(own["param_groups"], numbers, strict=True))
+        return {"state": states, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give each what it kept; all or none of them take it."""
+        groups = list(state_dict["param_groups"])
+        sizes, own = ([len(group["params"]) for group in found] for found in (groups, self.param_groups))
+        if sizes != own:
+            raise UsageError(
+                f"the state is of groups of {sizes} parameters",
+                why=f"those of these optimizers have {own}",
+                fix="make the optimizers, and their order, as they were when the state was taken",
+            )
+        before: list[tuple[Optimizer, dict[str, Any]]] = []
+        try:
+            for first, one in zip(self._first_numbers(), self.optimizers, strict=True):
+                mine, groups = groups[: len(one.param_groups)], groups[len(one.param_groups) :]
+                held = range(first, first + len(_parameters(one)))
+                kept = copy.deepcopy(one.state_dict())
+                one.load_state_dict(
+                    {
+                        "state": {
+                            _moved(key, -first): entry
+                            for key, entry in state_dict["state"].items()
+                            if not isinstance(key, int) or key in held
+                        },
+                        "param_groups": [
+                            {**group, "params": [number - first for number in group["params"]]} for group in mine
+                        ],
+                    }
+                )
+                before.append((one, kept))
+        except BaseException:
+            for one, kept in before:
+                one.load_state_dict(kept)
+            raise
+
+    def _first_numbers(self) -> list[int]:
+        """The number of the first parameter of each."""
+        counts = [len(_parameters(one)) for one in self.optimizers]
+        return [sum(counts[:index]) for index in range(len(counts))]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Tell what belongs to each of them: groups to add, hooks, defaults."""
+        why = "each of them has its own"
+        fix = "ask each: step.optimizer.optimizers are those that were given"
+        raise AttributeError(str(UsageError(f"several optimizers in a row have no {name}", why=why, fix=fix)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SeveralOptimizers, (self.optimizers,)
@@ -80,6 +136,11 @@ class _States(MutableMapping[Any, Any]):
     def _owner(self, key: Any) -> Optimizer:
         owners = (one for one in self._optimizers if any(held is key for held in _parameters(one)))
         return next(owners, self._optimizers[0])
+
+
+def _moved(key: Any, by: int) -> Any:
+    """The number of a parameter, counted otherwise; what is kept under another key is kept for none of them."""
+    return key + by if isinstance(key, int) else key
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -27,6 +27,7 @@ from weft.train.checkpoints.content import (
     Checkpoint,
     CheckpointContent,
     is_numbered,
+    members,
     numbered_state,
     random_states,
     read,
@@ -177,7 +178,7 @@ def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoi
             )
         state, report = _model_state(found, net, wanted.partial)
     for name, part in wanted.parts.items():
-        steps.append(_restore(found, name, part, net))
+        steps += _restored(found, name, part, net)
     restore_random = bool(wanted.parts) if wanted.random is None else wanted.random
     if restore_random and found.random is not None:
         states = found.random
@@ -270,9 +271,26 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return blocks["one"] == blocks["other"]
 
 
-def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> RestoreStep:
+def _restored(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> list[RestoreStep]:
+    """Give the steps that restore a part, or all that are in a row or table of them."""
+    stored, held = found[name], members(part)
+    if held is None:
+        return [_restore(found, name, stored, part, net)]
+    if isinstance(stored, (list, tuple)):
+        stored = dict(enumerate(stored))
+    if not isinstance(stored, dict) or stored.keys() != held.keys():
+        there = f"those of {sorted(map(str, stored))}" if isinstance(stored, dict) else "one"
+        raise file_error(
+            found.path,
+            f"its {name} is not the states of {sorted(map(str, held))}, which are to be restored",
+            why=f"it holds {there}",
+            fix="give as many objects, under the same names or in the same order, as when it was saved",
+        )
+    return [_restore(found, f"{name}[{key!r}]", stored[key], one, net) for key, one in held.items()]
+
+
+def _restore(found: Checkpoint, name: str, stored: Any, part: Any, net: nn.Module | None) -> RestoreStep:
     """Give the step that restores a part; what can be checked before is checked now."""
-    stored = found[name]
     if isinstance(part, torch.optim.Optimizer):
         if net is None:
             raise UsageError(f"{name} is restored by the names of the model's parameters", fix="give the model too")
@@ -440,8 +458,9 @@ def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None
     """Write a model, and whatever else is named, to a file.
 
     `weft.save(path, net, optimizer=optimizer, scheduler=scheduler, step=7)`: parts are objects that have `state_dict`,
-    generators, or plain values. With any part, the states of the random number generators are stored too, unless
-    `random` says otherwise. The file is there whole or not at all; names are those of the model without wrappers.
+    generators, lists or dictionaries of these, or plain values. With any part, the states of the random number
+    generators are stored too, unless `random` says otherwise. The file is there whole or not at all; names are those of
+    the model without wrappers.
 
     A name by which PyTorch's users call such files (`.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.pth.tar`) gives one that
     `torch.load` reads: the model's state, or with parts a dictionary of it, under "model", and theirs; it has no

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 import weft
+from weft.api.optimizers.several import parts_of
 from weft.document.blocks import Document, Paragraph, facts
 from weft.document.html import notebook
 from weft.errors import CheckpointError, UsageError, counted
@@ -188,7 +189,7 @@ def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> C
     names = canonical_names(net)
     model = {names[key]: value for key, value in net.state_dict(keep_vars=True).items()}
     states = random_states() if (bool(parts) if random is None else random) else None
-    return snapshot_of(model, {name: _state_of(part, net) for name, part in parts.items()}, states)
+    return snapshot_of(model, {name: _states_of(part, net) for name, part in parts.items()}, states)
 
 
 def torch_content(net: nn.Module, parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -197,7 +198,7 @@ def torch_content(net: nn.Module, parts: Mapping[str, Any]) -> tuple[dict[str, A
         raise UsageError(f"save takes a module, not {type(net).__name__}", fix="weft.save(path, net, optimizer=...)")
     names = canonical_names(net)
     model = {names[key]: value for key, value in net.state_dict().items()}
-    return model, {name: _plain_state(part) for name, part in parts.items()}
+    return model, {name: _states_of(part) for name, part in parts.items()}
 
 
 def snapshot_of(model: Mapping[str, Any], parts: Mapping[str, Any], random: Any) -> CheckpointContent:
@@ -239,11 +240,32 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (address or id(tensor), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
 
 
-def _state_of(part: Any, net: nn.Module) -> Any:
-    return optimizer_state(part, net) if isinstance(part, torch.optim.Optimizer) else _plain_state(part)
+def members(part: Any) -> dict[Any, Any] | None:
+    """What a row or table of objects with states holds, by place or key; None for anything else.
+
+    Optimizers that make a step together are such a row.
+    """
+    held: Any = parts_of(part)
+    if type(held) in (list, tuple):
+        held = dict(enumerate(held))
+    return held if type(held) is dict and any(map(_has_state, held.values())) else None
 
 
-def _plain_state(part: Any) -> Any:
+def _has_state(part: Any) -> bool:
+    return isinstance(part, torch.Generator) or (hasattr(part, "state_dict") and not isinstance(part, type))
+
+
+def _states_of(part: Any, net: nn.Module | None = None) -> Any:
+    """The state of a part, or those of all that are in it; of optimizers as PyTorch has it where there is no model."""
+    if (held := members(part)) is None:
+        return _state_of(part, net)
+    states = {key: _state_of(one, net) for key, one in held.items()}
+    return states if isinstance(part, dict) else list(states.values())
+
+
+def _state_of(part: Any, net: nn.Module | None) -> Any:
+    if isinstance(part, torch.optim.Optimizer) and net is not None:
+        return optimizer_state(part, net)
     if isinstance(part, torch.Generator):
         return part.get_state()
     if isinstance(part, nn.Module):
