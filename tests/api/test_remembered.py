@@ -204,3 +204,78 @@ def test_code_that_asks_a_cache_itself_runs_by_python(function: Callable[[Case, 
     with overrides(whole="off"):
         assert difference(make, "hybridize") is None
     assert "hybridize" in assert_every_way(make, "hybridize", refused=["hybridize"])
+
+
+class Recipe:
+    """What a library makes of a pattern."""
+
+    def __init__(self, parts: list[int]) -> None:
+        self.parts = parts
+
+
+LIBRARY = """
+def reshaped(x, patterns):
+    made = patterns.recipe("a bb")
+    try:
+        sizes, _ = patterns.layout(made, tuple(x.shape))
+    except TypeError:  # sizes that have no hash
+        sizes = [x.shape[0] * made.parts[0], *x.shape[1:]]
+    return (x * 2).reshape(sizes)
+"""
+SPACE: dict[str, Any] = {"__name__": "library"}
+exec(compile(LIBRARY, "/usr/lib/python3/site-packages/library.py", "exec"), SPACE)
+
+
+class Patterns:
+    """Functions that remember what they make of patterns and sizes, as libraries of notations do."""
+
+    def __init__(self, seen: Callable[[Any], None] = lambda _: None) -> None:
+        @functools.lru_cache(256)
+        def recipe(pattern: str) -> Recipe:
+            return Recipe([len(part) for part in pattern.split()])
+
+        @functools.lru_cache(1024)
+        def layout(made: Recipe, shape: tuple[int, ...]) -> tuple[list[int], dict[int, int]]:
+            seen(shape)
+            return [shape[0] * made.parts[0], *shape[1:]], {}
+
+        self.recipe, self.layout = recipe, layout
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found: Tensor = SPACE["reshaped"](x, self)
+        return found
+
+
+def test_what_functions_find_out_besides_tensors_they_find_out_as_code_is_traced() -> None:
+    patterns = Patterns()
+    hybrid = weft.hybridize(patterns.__call__, whole=True)
+    for size in (4, 5, 6, 7, 9, 11, 13):
+        x = torch.randn(size, 3)
+        assert torch.equal(hybrid(x), x * 2)
+    assert hybrid.traces <= 3
+    assert patterns.recipe.cache_info().currsize == 1
+
+
+def test_a_function_that_does_more_than_to_find_something_out_runs_once() -> None:
+    def make() -> Work:
+        seen: list[Any] = []
+        calls = [((torch.ones(size, 3),), {}) for size in (4, 4, 5, 5, 4, 6, 7)]
+        return Work(Patterns(seen.append), calls, watched=seen)
+
+    with overrides(whole="off"):
+        assert_every_way(make, "hybridize")
+
+
+def test_what_a_function_has_found_out_may_change_later() -> None:
+    def make() -> Work:
+        patterns = Patterns()
+
+        def before(number: int) -> None:
+            if number == 2:
+                patterns.recipe("a bb").parts[0] = 1 + number - number
+            if number == 3:
+                patterns.recipe.cache_clear()
+
+        return Work(patterns, [((torch.ones(6, 3),), {})] * 5, before=before)
+
+    assert_every_way(make, "hybridize")

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CellType
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from weft.runtime.memory_layout import word
 from weft.runtime.python_layout import Rows, content_rows, held_rows, versions_count
+from weft.trace.python_state.containers import AbsentNames, OfPartial, Slotted
 from weft.trace.python_state.facts import can_change
 
 pytestmark = pytest.mark.skipif(not versions_count(), reason="this Python keeps no versions of dictionaries")
@@ -31,6 +33,19 @@ def grown_and_changed(thing: dict[str, Any]) -> None:
     thing["b"] = OTHER
 
 
+class Roomy:
+    """An object whose class makes room for its attributes."""
+
+    __slots__ = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        self.a, self.b = FIRST, SECOND
+
+
+def slotted() -> Slotted:
+    return Slotted(Roomy())
+
+
 PLACES: Sequence[tuple[str, Callable[[], Any], Any, Callable[[Any], None]]] = (
     ("an entry changed", lambda: {"a": FIRST, "b": SECOND}, "b", lambda thing: thing.update(b=OTHER)),
     ("an entry deleted", lambda: {"a": FIRST, "b": SECOND}, "b", lambda thing: thing.pop("b")),
@@ -40,8 +55,31 @@ PLACES: Sequence[tuple[str, Callable[[], Any], Any, Callable[[Any], None]]] = (
     ("item changed", lambda: [FIRST, SECOND], 1, lambda thing: thing.__setitem__(1, OTHER)),
     ("items dropped", lambda: [FIRST, SECOND], 1, list.clear),
     ("cell changed", lambda: CellType(SECOND), None, lambda thing: setattr(thing, "cell_contents", OTHER)),
+    ("slot changed", slotted, "b", lambda of: setattr(of.thing, "b", OTHER)),
+    ("slot emptied", slotted, "b", lambda of: delattr(of.thing, "b")),
+    ("partial function", lambda: OfPartial(partial(max)), "func", lambda of: of.thing.__setstate__((min, (), {}, {}))),
     ("cell emptied", lambda: CellType(SECOND), None, lambda thing: delattr(thing, "cell_contents")),
 )
+
+
+def test_slots_that_are_empty_are_watched_and_others_may_change():
+    thing = Roomy()
+    rows = held_rows(AbsentNames(Slotted(thing)), frozenset({"c", "d"}), (), {})
+    thing.a = OTHER
+    assert holds(rows)
+    thing.c = OTHER
+    assert not holds(rows)
+
+
+def test_slots_of_classes_whose_code_gives_something_else_have_no_words():
+    class Giving(Roomy):
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> str:
+            return name
+
+    assert held_rows(Slotted(Giving()), "b", SECOND, {}) is None
+    assert held_rows(AbsentNames(Slotted(Giving())), frozenset({"c"}), (), {}) is None
 
 
 @pytest.mark.parametrize(("make", "key", "change"), [row[1:] for row in PLACES], ids=[row[0] for row in PLACES])

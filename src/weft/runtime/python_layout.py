@@ -1,4 +1,4 @@
-"""Know where CPython keeps what dictionaries, lists, sets, cells, functions and classes hold, as words of memory.
+"""Know where CPython keeps what dictionaries, lists, sets, cells, functions, classes and slots hold, as words.
 
 How words are found out, and how they are compared, is as in weft.runtime.memory_layout.
 """
@@ -10,8 +10,8 @@ import sys
 from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import cache
-from types import CellType, MappingProxyType
+from functools import cache, partial
+from types import CellType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 from weft.runtime.memory_layout import (
@@ -24,7 +24,16 @@ from weft.runtime.memory_layout import (
     row_at,
     word,
 )
-from weft.trace.python_state.containers import AbsentNames, OfClass, OfFunction, OfObject, Registered
+from weft.trace.python_state.containers import (
+    MISSING,
+    AbsentNames,
+    OfClass,
+    OfFunction,
+    OfObject,
+    OfPartial,
+    Registered,
+    Slotted,
+)
 
 # Byte offsets in CPython's objects.
 USED, VERSION, KEYS, VALUES = 16, 24, 32, 40  # of a dictionary; up to Python 3.13 its version counts every change of it
@@ -36,6 +45,8 @@ CLASS = 8
 LIST_SIZE, LIST_ITEMS = 16, 24
 FUNCTION_PLACES = (48, 56, 64) if sys.version_info >= (3, 11) else (16, 32, 40)
 FUNCTION_PARTS = dict(zip(("__code__", "__defaults__", "__kwdefaults__"), FUNCTION_PLACES, strict=True))
+PARTIAL_PARTS = {"func": 16, "args": 24, "keywords": 32}
+MEMBER, MEMBER_OFFSET = 40, 16  # of what a class has for a slot: what describes it, and there the place in its objects
 REGISTRY = 16  # of what an abstract class keeps: a set, once there is something in it
 SET_MASK, SET_TABLE, SET_ENTRY = 32, 40, 16
 LAST_WITH_VERSIONS = (3, 13)
@@ -58,7 +69,9 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     if kind in PARTS_OF:
         return _part_rows(container.thing, kind, key)
     if kind is AbsentNames:
-        return name_rows(container.thing) if type(container.thing) is dict else None
+        return _absent_rows(container.thing, key)
+    if kind is Slotted:
+        return _slot_rows(container.thing, key, value)
     if kind is list and _lists_are_known():
         return _list_rows(container, range(key, key + 1))
     if kind is dict:
@@ -66,19 +79,48 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     return None
 
 
-PARTS_OF = (OfFunction, OfObject, OfClass, Registered)
+PARTS_OF = (OfFunction, OfObject, OfClass, OfPartial, Registered)
 
 
 def _part_rows(thing: Any, kind: Any, key: str) -> Rows | None:
     """Give the words that say what a function or class is made of, or of which class an object is."""
     if kind is Registered:
         return _registered_rows(thing) if _registries_are_known() else None
+    if kind is OfPartial:
+        return [row_at(id(thing) + PARTIAL_PARTS[key])] if _partials_are_known() else None
     if kind is OfClass:
         at = _place_of_line()
         return None if at is None else [row_at(id(thing) + at)]
     if not _functions_are_known():
         return None
     return [row_at(id(thing) + FUNCTION_PARTS[key])] if kind is OfFunction else class_rows(thing)
+
+
+def _absent_rows(own: Any, names: frozenset[str]) -> Rows | None:
+    """Give the words that say that a dictionary, or an object with slots, has got no attributes of these names."""
+    if type(own) is dict:
+        return name_rows(own)
+    if type(own) is not Slotted:
+        return None
+    found = [_slot_rows(own.thing, name, MISSING) for name in own.names() if name in names]
+    return None if None in found else [row for rows in found for row in rows or ()]
+
+
+def _slot_rows(thing: Any, name: str, value: Any) -> Rows | None:
+    """Give the word that says that an attribute that a class makes room for still holds a value, or nothing."""
+    place = _place_of_slot(type(thing), name)
+    return None if place is None else [(id(thing) + place, EVERY_BIT, 0 if value is MISSING else id(value))]
+
+
+def _place_of_slot(kind: Any, name: str) -> int | None:
+    """Where objects of a class have what is in a slot; None where code of the class may give something else."""
+    if not _slots_are_known() or kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__getattr__"):
+        return None
+    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    if type(found) is not MemberDescriptorType:
+        return None
+    # SAFETY: the class keeps what describes its slots as long as it lives.
+    return word(word(id(found) + MEMBER) + MEMBER_OFFSET)
 
 
 def _registered_rows(kind: Any) -> Rows | None:
@@ -362,6 +404,39 @@ def _place_of_line() -> int | None:
     Probe.__bases__ = (Other,)
     moved = [at for at in found if word(id(Probe) + at) == id(Probe.__mro__) != id(before)]
     return moved[0] if len(moved) == 1 else None
+
+
+@cache
+def _slots_are_known() -> bool:
+    """Whether a class describes where its objects have their slots where that is expected."""
+    if sys.implementation.name != "cpython":
+        return False
+
+    base: Any = type("Base", (), {"__slots__": ("first", "second")})
+    kind: Any = type("Probe", (base,), {"__slots__": ("third",)})
+    probe, value, other = kind(), object(), object()
+    members = (vars(base)["first"], vars(base)["second"], vars(kind)["third"])
+    described = [word(id(member) + MEMBER) for member in members]
+    if not all(LEAST_POINTER < place < MOST_POINTER for place in described):
+        return False
+    found = [word(place + MEMBER_OFFSET) for place in described]
+    if len(set(found)) != 3 or not all(at % WORD == 0 and FIRST_BYTE <= at < kind.__basicsize__ for at in found):
+        return False
+    second, third = id(probe) + found[1], id(probe) + found[2]
+    seen = [(word(second), word(third))]
+    for change in (partial(setattr, probe, "second", value), partial(setattr, probe, "third", other)):
+        change()
+        seen.append((word(second), word(third)))
+    del probe.second
+    seen.append((word(second), word(third)))
+    return seen == [(0, 0), (id(value), 0), (id(value), id(other)), (0, id(other))]
+
+
+@cache
+def _partials_are_known() -> bool:
+    """Whether a partial function has what it is made of where that is expected."""
+    probe = partial(int, "12", base=3)
+    return all(word(id(probe) + at) == id(getattr(probe, name)) for name, at in PARTIAL_PARTS.items())
 
 
 @cache

@@ -28,6 +28,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.linked_results import Carrying, Link, find_groups, find_links, find_views
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.backward_code import OfCalls
+from weft.trace.python_state.caches import Memory
 from weft.trace.python_state.containers import MISSING, Touched, identity, look
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
 from weft.trace.python_state.draws import Draw
@@ -35,6 +36,7 @@ from weft.trace.python_state.effects import Change, Former, Kept, Left, OwnNumbe
 from weft.trace.python_state.facts import SIMPLE, content
 from weft.trace.python_state.locations import Slot
 from weft.trace.python_state.reachable import PythonState, find_state
+from weft.trace.python_state.remembered_now import Done, RemembersNowError, drawn, found_out
 from weft.trace.python_state.retracing import (
     Noting,
     NotingQueue,
@@ -374,27 +376,49 @@ def _is_traced_again(request: Request, graph: Graph) -> bool:
     )
 
 
-def _run(tracer: Tracer, kept: Kept) -> tuple[Trace, list[Change], Left]:
+def _run(tracer: Tracer, kept: Kept, earlier: RemembersNowError | None) -> tuple[Trace, list[Change], Left]:
     """Run the function on stand-ins, and put back what it has changed, which is given."""
-    request = tracer.request
+    request, before, missed = tracer.request, drawn(), list[Memory]()
     try:
         trace = tracer.run()
+        missed = [] if before != drawn() else found_out(kept.memories)
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
-        error = kept.of_first_call()
+        error = None if missed and not kept.registered else kept.of_first_call()
+    done = Done.of(len(tracer.recorder.values), tracer.printed.texts, changes)
+    if earlier is not None and earlier.done != done:
+        error = earlier.forget()
+    elif error is None and missed:
+        raise RemembersNowError(missed, done)
     if error is not None:
         raise error
     return trace, changes, left
 
 
 def traced_once(request: Request) -> Traced:
-    """Trace a program, with what it leaves in Python put back."""
+    """Trace a program, with what it leaves in Python put back; again where functions remember something since."""
+    earlier: RemembersNowError | None = None
+    while True:
+        try:
+            return _traced_once(request, earlier)
+        except RemembersNowError as found:
+            earlier = found.behind(earlier)
+            if earlier.is_last:
+                raise earlier.forget() from None
+            request = replace(request, state=request.walk(*request.state.roots))
+        except BaseException:
+            if earlier is not None:
+                earlier.forget()
+            raise
+
+
+def _traced_once(request: Request, earlier: RemembersNowError | None) -> Traced:
     gc.collect(0)  # what is among the youngest objects later, the code has made
     request.sized.begin()
     tracer = Tracer(request)
     kept = Kept(request.state)
-    trace, changes, left = _run(tracer, kept)
+    trace, changes, left = _run(tracer, kept, earlier)
     real = _known_things(trace)
     left.check(real, tracer.constant)
     changes += tracer.copies.changes()

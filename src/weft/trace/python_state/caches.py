@@ -118,7 +118,7 @@ class Memory:
 
     def forget(self) -> bool:
         """Take out what has been put in since; whether the function was run for it."""
-        if not self.has_missed() or self.cached.cache_parameters()["maxsize"] == 0:
+        if not (self.has_missed() and self.keeps):
             return False
         if not self._keys:
             self.cached.cache_clear()
@@ -129,6 +129,16 @@ class Memory:
         for key in [key for key in table if id(key) not in self._keys]:
             table.pop(key, None)
         return True
+
+    def since(self) -> list[tuple[Any, Any]]:
+        """What it remembers since, by what it was asked for."""
+        found = _linked(self.cached) if has_limit(self.cached) else table_of(self.cached).items()
+        return [(key, result) for key, result in found if id(key) not in self._keys]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the function remembers anything at all."""
+        return bool(self.cached.cache_parameters()["maxsize"] != 0)
 
     @property
     def name(self) -> str:

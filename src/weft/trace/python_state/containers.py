@@ -84,6 +84,10 @@ class Slotted(MutableMapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._names() if hasattr(self.thing, name))
 
+    def names(self) -> list[str]:
+        """Those that it may have."""
+        return self._names()
+
     def _names(self) -> list[str]:
         return _slots_of(type(self.thing))  # type: ignore[arg-type]  # classes can be hashed
 
@@ -184,6 +188,8 @@ class AbsentNames(Slotted):
 
     def __getitem__(self, names: Any) -> Any:
         own = self.thing
+        if not isinstance(own, dict):
+            return tuple(sorted(name for name in own if name in names))  # few: a class makes room for each
         if own.keys().isdisjoint(names):
             return ()
         # While code is traced names of builtins stand for others there.

@@ -286,7 +286,7 @@ class Kept:
 
     def __init__(self, state: PythonState) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
-        self._memories = [*map(Memory, state.caches)]
+        self.memories = [*map(Memory, state.caches)]
         self.registered: list[str] = []  # where modules were given layers, parameters or hooks, or lost some
 
     def take_back(self, state: PythonState) -> list[Change]:
@@ -317,7 +317,7 @@ class Kept:
 
     def of_first_call(self) -> FirstCallError | None:
         """The error for code that has done what later calls find done: functions forget what they remember since."""
-        forgotten = [memory.name for memory in self._memories if memory.forget()]
+        forgotten = [memory.name for memory in self.memories if memory.forget()]
         if forgotten:
             return refuse_forgotten(forgotten)
         return refuse_registered(self.registered[0]) if self.registered else None

@@ -308,7 +308,7 @@ def _visit_absent(state: PythonState, own: MutableMapping[str, Any], kinds: tupl
     known = set().union(*bases)
     asks = not ABSENCE_QUESTIONS.isdisjoint(state.mentioned)
     asked = (state.mentioned - IMPLICIT if asks else state.mentioned & known) | (IMPLICIT & known)
-    names = frozenset(asked - own.keys() if isinstance(own, dict) else (name for name in asked if name not in own))
+    names = frozenset(asked - (own.keys() if isinstance(own, dict) else set(own)))
     if names:
         absent = AbsentNames(own)
         state.names.setdefault((identity(absent), names), name_fact((absent, names, f"which names {path} has", ())))
