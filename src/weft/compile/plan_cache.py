@@ -144,7 +144,9 @@ def _varying_text(question: Question, position: Mapping[Value, int]) -> str:
     places = (
         (position[value], named(within)) for some in (varying.within, varying.inputs) for value, within in some.items()
     )
-    return repr((held, len(varying.within), [*places]))
+    numbers = sorted((position[value], str(size)) for value, size in varying.numbers.items())
+    sizes = sorted((position[value], str(size)) for value, size in varying.holders.items()) if numbers else []
+    return repr((held, len(varying.within), [*places], numbers, sizes))
 
 
 @cache

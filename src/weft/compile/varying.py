@@ -13,6 +13,7 @@ from weft.compile.lifted_sizes import lifted_for_all_sizes
 from weft.compile.precision import FULL, lowered
 from weft.config import config
 from weft.ir.at_sizes import at_sizes, has_extents
+from weft.ir.extents import Polynomial
 from weft.ir.graph import Graph, LiftedGraph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import UNDECLARED_WRITES, packet_name
@@ -83,7 +84,8 @@ class VaryingCompiler:
         within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
         now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
         ends = [now[value] for value in forward]
-        varying = VaryingSizes(found.sizes, within, _within_inputs(graph, inputs, given | tangents))
+        numbers = {inputs[place.value]: Polynomial.atom(place.value) for place in sizes}
+        varying = VaryingSizes(found.sizes, within, _within_inputs(graph, inputs, given | tangents), numbers)
         compiled = self._compile(found.graph, lasting, trusted=trusted, forward=ends, varying=varying)
         compiled.of_operators = False
         pairs = zip(graph.roots(), lifted.roots(), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.errors import InternalError
@@ -54,3 +54,28 @@ def number_of(
     if not isinstance(found, NumberTerm):
         raise InternalError(f"{size} does not vary")
     return found.value
+
+
+def size_of_number(number: Value, known: Mapping[Value, Polynomial]) -> Polynomial | None:
+    """The size that a number of a Graph is, where some are known; None of what is made of others."""
+    if number in known or number.op != "number":
+        return known.get(number)
+    terms = [_term_of(number, argument, known) for argument in number.attributes["arguments"]]
+    known_terms = [term for term in terms if term is not None]
+    if len(terms) != 2 or len(known_terms) != 2:
+        return None
+    first, second = known_terms
+    match number.attributes["operator"]:
+        case "add":
+            return first.plus(second)
+        case "mul":
+            return first.times(second)
+        case "floordiv" if second.number:
+            return first.over(second.number)
+    return None
+
+
+def _term_of(number: Value, argument: object, known: Mapping[Value, Polynomial]) -> Polynomial | None:
+    if isinstance(argument, Operand):
+        return size_of_number(number.operands[argument.index], known)
+    return Polynomial.constant(argument) if isinstance(argument, int) else None

@@ -42,7 +42,14 @@ def _places_in(bounder: Bounder, source: Value, along: int, index: Value) -> Val
 
 
 def _before_repeated(bounder: Bounder, index: Value, prepared: Callable[[Value], Value]) -> Value:
-    """Places prepared before they are repeated along dimensions that do not vary, not each of them again."""
+    """Places prepared before they are repeated along dimensions that do not vary, not each of them again.
+
+    And before they are put in a row: there, what is beyond is told from the rest by its dimensions.
+    """
+    now = bounder.now[index]
+    if index.op == now.op == "reshape" and now.operands[0] is bounder.now[index.operands[0]]:
+        assert isinstance(now.type, TensorType)
+        return bounder.build("reshape", _before_repeated(bounder, index.operands[0], prepared), shape=now.type.shape)
     if index.op == "expand" and _repeats_whole_dimensions(bounder, index):
         assert isinstance(index.type, TensorType)
         new = _before_repeated(bounder, index.operands[0], prepared)

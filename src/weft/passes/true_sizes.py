@@ -211,6 +211,9 @@ class TrueSizes:
         dimensions = [_factors(self.bounder, operand, place) for place in range(kind.rank)]
         written = _Written(self.bounder, [new])
         parts = [factor for dimension in dimensions for factor in dimension]
+        for _, size in parts:
+            if size.number is None:
+                self.bounder.size(size, torch.int32)  # kernels compute no more of it than is needed
         factors = tuple(largest for largest, _ in parts)
         sizes = tuple(written.size(size) for _, size in parts)
         shape = tuple(written.size(expression_of(size)) for size in kind.shape)

@@ -11,6 +11,7 @@ import torch
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
+from weft.plan.extents.handed_on import HandedOn
 from weft.plan.extents.needed import VaryingBuffers, with_needed_tiles
 from weft.plan.extents.parts import VaryingSizes, parts_of
 from weft.plan.form.dependencies import Footprints
@@ -20,7 +21,7 @@ from weft.plan.fuse.fusion import declared, tensor_type
 from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.library_plan import plan_library
 from weft.plan.memory.arena import borrow_outputs, early_order, place, with_waits
-from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
+from weft.plan.memory.in_place import Pairs, replaceable, write_in_place, write_over_operands
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.lazy import is_dense
 from weft.plan.regions.region import NATIVE, Region, find_regions, with_regions
@@ -42,22 +43,15 @@ def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequ
 KINDS: tuple[BufferKind, ...] = ("input", "output", "constant")
 
 
-def _varying_buffers(
-    region: Region, fused: Fused, varying: VaryingSizes, users: Mapping[Value, Sequence[Value]]
-) -> VaryingBuffers:
+def _varying_buffers(region: Region, fused: Fused, varying: VaryingSizes, handed_on: HandedOn) -> VaryingBuffers:
     """What varies of the buffers of a region's plan."""
     numbers = {kind: {buffer.index: number for number, buffer in fused.plan.of_kind(kind)} for kind in KINDS}
-    inputs = numbers["input"]
+    inputs, outputs = numbers["input"], numbers["output"]
     sizes = {
         inputs[index]: varying.holders[value] for index, value in enumerate(region.inputs) if value in varying.holders
     }
-    inside, wanted = {*region.values}, {}
-    for index, (value, strides) in enumerate(zip(region.outputs, fused.strides, strict=True)):
-        # Whole numbers are computed also beyond: a backward may read at such places.
-        is_place = not tensor_type(value).dtype.is_floating_point
-        if value in varying.within and not is_place and inside.issuperset(users[value]):
-            item = tensor_type(value).dtype.itemsize
-            wanted[numbers["output"][index]] = parts_of([step * item for step in strides], varying.within[value])
+    made = enumerate(zip(region.outputs, fused.strides, strict=True))
+    wanted = {outputs[index]: handed_on.wanted(region, value, strides) for index, (value, strides) in made}
     given = {}
     for index, value in enumerate(region.inputs):
         if value in varying.inputs:
@@ -65,8 +59,17 @@ def _varying_buffers(
             given[inputs[index]] = parts_of(
                 [step * kind.dtype.itemsize for step in kind.strides], varying.inputs[value]
             )
+    read = {index for index, value in enumerate(region.inputs) if handed_on.is_handed_on(value) and index in inputs}
+    results = {index for index, value in enumerate(region.outputs) if handed_on.is_result_alone(region, value)}
     constants = ((number, ramp_of(fused.constants[index])) for index, number in numbers["constant"].items())
-    return VaryingBuffers(sizes, wanted, given, {number: ramp for number, ramp in constants if ramp is not None})
+    return VaryingBuffers(
+        sizes,
+        {number: parts for number, parts in wanted.items() if parts},
+        frozenset(outputs[index] for index in results),
+        given,
+        frozenset(inputs[index] for index in read),
+        {number: ramp for number, ramp in constants if ramp is not None},
+    )
 
 
 def ramp_of(tensor: torch.Tensor) -> tuple[int, int] | None:
@@ -259,14 +262,20 @@ class Planner:
             holders = self.varying.holders
             found = [replace(one, inputs=tuple(dict.fromkeys((*one.inputs, *holders)))) for one in found]
         compiled = with_regions(lifted, found)
-        regions = []
         # What varies in size was put into memory of the program's own, which is as large as it can be.
         owned = () if self.varying is None else self.varying.inputs.keys()
-        for region, pairs in zip(found, replaceable(lifted, compiled, found, owned), strict=True):
-            fused = fuse(region, self.target, varies=self.varying is not None)
-            plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
-            plan = write_over_operands(plan, self.lanes, self.target)
-            if self.varying is not None:
-                plan = with_needed_tiles(plan, _varying_buffers(region, fused, self.varying, users))
-            regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
-        return Draft(compiled, tuple(regions))
+        handed_on = None if self.varying is None else HandedOn(lifted, found, self.varying)
+        pairs = zip(found, replaceable(lifted, compiled, found, owned), strict=True)
+        regions = [self._region(region, given, handed_on) for region, given in reversed([*pairs])]
+        return Draft(compiled, tuple(reversed(regions)))
+
+    def _region(self, region: Region, given: Pairs, handed_on: HandedOn | None) -> DraftRegion:
+        """Fuse a region into kernels; those behind it have been."""
+        fused = fuse(region, self.target, varies=self.varying is not None)
+        plan, replaced = write_in_place(merge_loops(fused.plan, self.target), given, self.target)
+        plan = write_over_operands(plan, self.lanes, self.target)
+        if self.varying is not None and handed_on is not None:
+            plan, needed = with_needed_tiles(plan, _varying_buffers(region, fused, self.varying, handed_on))
+            for number, parts in needed.items():
+                handed_on.note(region.inputs[plan.buffers[number].index], parts)
+        return DraftRegion(region, replace(fused, plan=plan), dict(replaced), self)

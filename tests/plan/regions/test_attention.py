@@ -12,13 +12,14 @@ from tests.plan.attentions import by_pytorch, causal, with_mask
 from torch import Tensor
 
 import weft
+from weft.compile import pipeline
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.interpreter import interpret
 from weft.ir.ops import build
 from weft.ir.types import contiguous
 from weft.plan.regions import attention
 from weft.plan.regions.attention import with_attentions
-from weft.target import host_target
+from weft.target import Target, host_target
 from weft.trace.lift.lift import lift
 
 Form = Callable[..., Any]
@@ -58,7 +59,7 @@ FORMS: dict[str, Form] = {
         softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT)) @ v.flatten(0, 1)
     ).view(2, 3, 20, 5),
     "biased in more dimensions": lambda q, k, v, m: (
-        softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(2, 3, 20, 30) + m) @ v
+        softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(2, 3, 20, -1) + m) @ v
     ),
     "with a product as bias": lambda q, k, v, _: softmax(scores_of(q, k) + q @ k.mT.sin()) @ v,
 }
@@ -120,6 +121,38 @@ def test_attention_is_found_however_it_is_written(name: str) -> None:
     torch.testing.assert_close(
         weft.hybridize(FORMS[name])(*inputs), FORMS[name](*inputs), atol=1e-4, rtol=1e-4, equal_nan=True
     )
+
+
+def given(keys: int) -> list[Tensor]:
+    """A query, and as many keys."""
+    batch, rows, inner, columns = (2, 3), 20, SHAPES[0][-1], SHAPES[2][-1]
+    shapes = ((*batch, rows, inner), (*batch, keys, inner), (*batch, keys, columns), (2, 1, rows, keys))
+    return [torch.randn(shape) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_attention_is_found_where_the_number_of_keys_varies(
+    name: str, monkeypatch: pytest.MonkeyPatch, no_kept_plans: None
+) -> None:
+    counts: list[int] = []
+
+    def noting(lifted: Graph, target: Target) -> Graph:
+        found = with_attentions(lifted, target)
+        counts.append(attentions(found))
+        return found
+
+    monkeypatch.setattr(pipeline, "with_attentions", noting)
+    hybrid = weft.hybridize(FORMS[name])
+    hybrid(*given(30))
+    with_nan = given(31)
+    for tensor in with_nan:
+        tensor.fill_(math.nan)
+    hybrid(*with_nan)
+    for keys in (32, 9, 17, 2, 31):  # behind these lies NaN
+        inputs = given(keys)
+        inputs[-1][0, 0, 7] = 3.0  # a whole row is hidden
+        torch.testing.assert_close(hybrid(*inputs), FORMS[name](*inputs), atol=1e-4, rtol=1e-4, equal_nan=True)
+    assert set(counts) == {1}
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)

@@ -25,7 +25,7 @@ from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
 from weft.plan.extents.ends import CallEnds, End, Ends, Nothing, follows, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden, Ramps, lines_of_ramps, unused
-from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
+from weft.plan.extents.parts import NEVER, Part, Parts, needed_by_both, positions_of
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.conv import ConvKernel
@@ -138,22 +138,30 @@ LEAST_ROWS, LEAST_BLOCK = 32, 4  # rows of a product whose blocks decide for all
 class VaryingBuffers:
     """What varies of the buffers of a plan, by their numbers.
 
-    `sizes` hold a size as an i32, `wanted` says what counts of outputs that are results alone, `given` what there is of
-    inputs; `ramps` have the numbers 0, 1, 2 and so on, each as often as they say.
+    `sizes` hold a size as an i32, `wanted` says what is needed of outputs, `results` which of these are results alone,
+    `given` what there is of inputs; `handed_on` are inputs that other regions make. `ramps` have the numbers 0, 1, 2
+    and so on, each as often as they say.
     """
 
     sizes: Mapping[int, Polynomial]
     wanted: Mapping[int, Parts]
+    results: frozenset[int]
     given: Mapping[int, Parts]
+    handed_on: frozenset[int]
     ramps: Ramps
 
 
-def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> Plan:
-    """Say of each call of a plan which tiles it needs and where its loops end."""
+def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> tuple[Plan, Mapping[int, Parts]]:
+    """Say of each call of a plan which tiles it needs and where its loops end, and what of what is handed on to it."""
     if not varying.sizes or not (varying.wanted or varying.given):
-        return plan
-    found = replace(plan, calls=tuple(_Needs(plan, varying).found()))
-    return replace(found, tight=tight_buffers(found, varying.sizes, {**varying.wanted, **varying.given}))
+        return plan, {}
+    written = {place.buffer for call in plan.calls for place in call.writes}  # in the place of what they are made of
+    varying = replace(varying, handed_on=varying.handed_on - written)
+    needs = _Needs(plan, varying)
+    found = replace(plan, calls=tuple(needs.found()))
+    alone = {buffer: parts for buffer, parts in varying.wanted.items() if buffer in varying.results}
+    found = replace(found, tight=tight_buffers(found, varying.sizes, {**alone, **varying.given}))
+    return found, {buffer: needs.needed.get(buffer, {}) for buffer in varying.handed_on}
 
 
 class _Needs:
@@ -175,6 +183,10 @@ class _Needs:
         self.needed: dict[int, Parts] = {
             number: dict(varying.wanted.get(number, {})) for number, _ in plan.of_kind("output")
         }
+        whole = {place.buffer for call in (*plan.checks, *plan.packing) for place in call.reads}
+        self.needed |= {number: {} for number in whole & varying.handed_on}
+        made = {number for kind in ("arena", "output") for number, _ in plan.of_kind(kind)}
+        self.followed = made | varying.handed_on  # buffers of which something may be left out
         self.packed: dict[int, Ends] = {}  # where panels of packed operands are read to
         self.nothing, self.infinite = self._beyond("sum"), self._beyond("min")
 
@@ -263,7 +275,7 @@ class _Needs:
         self, call: KernelCall, units: _Units | None, least: Mapping[Polynomial, NDArray[np.int32]], ends: Ends
     ) -> None:
         """Add what a call reads to what is needed: all of it without `units`, as far as loops go."""
-        own = [self.plan.buffers[place.buffer].kind in ("arena", "output") for place in call.reads]
+        own = [place.buffer in self.followed for place in call.reads]
         if not any(own):
             return
         axes = axes_of(call.kernel)
@@ -280,14 +292,7 @@ class _Needs:
                 for one in (*hidden.get(number, ()), *seen, *ending.parts(len(call.writes) + number, ends).values()):
                     before = parts.get(one.key)
                     parts[one.key] = one if before is None else replace(one, least=np.maximum(one.least, before.least))
-                self._add(place.buffer, parts)
-
-    def _add(self, buffer: int, parts: Parts) -> None:
-        before = self.needed.get(buffer)
-        if before is not None:
-            both = before.keys() & parts.keys()
-            parts = {key: replace(parts[key], least=np.minimum(parts[key].least, before[key].least)) for key in both}
-        self.needed[buffer] = parts
+                self.needed[place.buffer] = needed_by_both(self.needed.get(place.buffer), parts)
 
     def _parts_read(
         self,

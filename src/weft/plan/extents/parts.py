@@ -8,7 +8,7 @@ the positions is asked of the box.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 import numpy as np
@@ -43,15 +43,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VaryingSizes:
-    """What varies of a Graph of the largest sizes: the inputs that hold a size, what counts of its roots and inputs."""
+    """What varies of a Graph of the largest sizes: the inputs that hold a size, what counts of its roots and inputs.
+
+    `numbers` are the inputs that are sizes of a call.
+    """
 
     holders: Mapping[Value, Polynomial]
     within: Mapping[Value, Within]
     inputs: Mapping[Value, Within] = field(default_factory=dict)
+    numbers: Mapping[Value, Polynomial] = field(default_factory=dict)
 
 
 Parts = dict[tuple[int, int, Polynomial], Part]
 """Of a buffer: all must find that an element is needed. Without any, all of it is needed always."""
+
+
+def needed_by_both(before: Parts | None, parts: Parts) -> Parts:
+    """What is needed where either says so; None: there was no reader before."""
+    if before is None:
+        return parts
+    both = before.keys() & parts.keys()
+    return {key: replace(parts[key], least=np.minimum(parts[key].least, before[key].least)) for key in both}
 
 
 def parts_of(strides: Sequence[int], within: Within) -> Parts:

@@ -2,7 +2,8 @@
 
 An attention is worth a kernel where its scores are many enough; the others are products and softmax like any other.
 Found is softmax(query key' * number, masked) value, where nobody else reads what lies between. A mask is a tensor that
-is added to scores, or a number that is chosen in their place.
+is added to scores, or a number that is chosen in their place. In programs for many sizes, keys beyond a call's own are
+left out of the highest score and of the sum, and shares in them are zero: that is a mask as well.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from weft.passes.rewrite import tensor_type, uniform
 from weft.plan.kernels.attention import AttentionSizes, block_rows
 from weft.plan.kernels.attention_gradient import gradient_block_rows
 from weft.target import Target
-from weft.trace.lift.expression import Expression, positions, several
+from weft.trace.lift.expression import Expression, constant, positions, several
 
 FLOATS = frozenset({torch.float32, torch.float64})
 FEWEST_ROWS, FEWEST_KEYS = 8, 8  # below, a block of rows is too small to be worth a kernel of its own
@@ -210,11 +211,12 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Softmax:
-    """Softmax before a product: what goes in, and all values from there to the product."""
+    """Softmax before a product: what goes in, and all values from there to the product; `within`: of which keys."""
 
     scores: Value
     between: frozenset[Value]
     zeros: bool
+    within: Value | None
 
 
 def _found(graph: Graph, target: Target) -> Graph:
@@ -270,6 +272,8 @@ def _attended(product: Value, current: Callable[[Value], Value]) -> tuple[Expres
 
     query, key, values = (operand(value) for value in (*chain.product.operands, product.operands[1]))
     masks = [operand(mask).apply("logical_not") if hides else operand(mask) for mask, hides in chain.masks]
+    if softmax.within is not None:
+        key, masks = _within(operand(softmax.within), key, masks, chain.hidden)
     between = {*softmax.between, *chain.values}
     if between.intersection((*chain.product.operands, product.operands[1], *(mask for mask, _ in chain.masks))):
         return None  # what is attended is made of scores itself
@@ -279,13 +283,29 @@ def _attended(product: Value, current: Callable[[Value], Value]) -> tuple[Expres
     return found, between
 
 
+def _within(
+    seen: Expression, key: Expression, masks: list[Expression], hidden: float | None
+) -> tuple[Expression, list[Expression]]:
+    """The keys, across, and masks of an attention that sees some of its keys alone; others may be any numbers."""
+    if hidden in (None, -math.inf):
+        return key, [*masks, seen]
+    row = seen.part(seen.rank - 2, 0, 1)  # is the same for all queries
+    key = row.expand(key.shape).choose(key, 0.0)
+    masks = [mask if mask.dtype is torch.bool else seen.choose(mask, 0.0) for mask in masks]
+    return key, [*masks, seen.choose(constant(0.0, key.dtype, (), seen.place), -math.inf)]
+
+
 def _softmax_before(product: Value) -> _Softmax | None:
     """Find softmax of the last dimension before a product, perhaps reshaped, perhaps zeros where all was -inf."""
     between: set[Value] = set()
-    shares = product.operands[0]
-    while shares.op == "reshape":
+    shares, shown = product.operands[0], None
+    while shares.op == "reshape" or (shown is None and _keys_shown(shares, 0.0) is not None):
         between.add(shares)
-        shares = shares.operands[0]
+        if shares.op == "select":
+            shown = _keys_shown(shares, 0.0)
+            shares = shares.operands[1]
+        else:
+            shares = shares.operands[0]
     if tensor_type(shares).shape[-2:] != tensor_type(product.operands[0]).shape[-2:]:
         return None  # rows became matrices, each with values of its own, as of experts
     masked = _masked_rows(shares)
@@ -297,12 +317,30 @@ def _softmax_before(product: Value) -> _Softmax | None:
     powers, less = shares.operands[0], shares.operands[0].operands[0]
     total, highest = _repeated(shares.operands[1], "sum"), _repeated(less.operands[1], "max")
     scores = less.operands[0]
-    if total is None or highest is None or total.operands[0] is not powers or highest.operands[0] is not scores:
+    if total is None or highest is None:
+        return None
+    within, summed, compared = None, total.operands[0], highest.operands[0]
+    if shown is not None:
+        if _keys_shown(summed, 0.0) is not shown or _keys_shown(compared, -math.inf) is not shown:
+            return None
+        between |= {summed, compared}
+        within, summed, compared = compared.operands[0], summed.operands[1], compared.operands[1]
+    if summed is not powers or compared is not scores:
         return None
     if masked is not None and masked.of not in (highest, scores):
         return None
     between |= {shares, powers, less, total, highest, shares.operands[1], less.operands[1], scores}
-    return _Softmax(scores, frozenset(between), masked is not None)
+    return _Softmax(scores, frozenset(between), masked is not None, within)
+
+
+def _keys_shown(value: Value, filling: float) -> Value | None:
+    """For each key whether it is shown, where a value has a number in the place of what belongs to others."""
+    if value.op != "select" or uniform(value.operands[2]) != filling:
+        return None
+    shown, last = value.operands[0], tensor_type(value).shape[-1]
+    while shown.op in ("expand", "reshape") and tensor_type(shown).shape[-1] == last:
+        shown = shown.operands[0]
+    return shown if tensor_type(shown).shape == (last,) else None
 
 
 def _repeated(value: Value, op: str) -> Value | None:

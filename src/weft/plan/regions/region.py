@@ -29,6 +29,8 @@ POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_p
 ATTENTION = frozenset({"attention", "attention_gradient"})
 JOINING = SCATTERS - {"scatter"}
 IMAGE_RANK, BYTES_OF_A_WORD = 4, 4
+VIEWS = frozenset({"reshape", "permute", "expand", "slice", "reverse", "iota"})
+LONGEST_MASK = 8  # operators that are computed once more by every region
 Levels = dict[Value, tuple[bool, int]]
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
@@ -54,13 +56,20 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     """Cut a graph into regions, as few as library calls, and places that kernels find, allow."""
     levels, checked = _levels(graph)
     _write_last(graph, levels, checked)
-    sink(graph, levels, frozenset().union(*checked.values()))
+    checks = frozenset().union(*checked.values())
+    anywhere = _made_anywhere(graph, levels, checks)
+    sink(graph, levels, checks)
     wanted = set(graph.roots())
     users = graph.users()
     found = []
     for level in sorted({level for native, level in levels.values() if native}):
-        values = [value for value in graph.values if levels[value] == (True, level) and value.op != "constant"]
-        inside = set(values)
+        inside = {
+            value
+            for value in graph.values
+            if levels[value] == (True, level) and value.op != "constant" and value not in anywhere
+        }
+        inside |= _read_of(inside, anywhere)
+        values = [value for value in graph.values if value in inside]
         if all(value.op == "item" for value in values):
             continue
         read = dict.fromkeys(operand for value in values for operand in value.operands if operand not in inside)
@@ -70,11 +79,47 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
             value
             for value in values
             if isinstance(value.type, TensorType)
+            and value not in anywhere
             and (value in wanted or any(user not in inside for user in users[value]))
         )
         if outputs:
             inputs = tuple(value for value in read if value not in constants)
             found.append(Region(inputs, (*constants, *values), outputs, weights & read.keys()))
+    return found
+
+
+def _made_anywhere(graph: Graph, levels: Levels, checks: Collection[Value]) -> frozenset[Value]:
+    """The values that every region makes for itself: other views of inputs and constants, masks, and positions.
+
+    Handed from one region to another they would be copied, and nobody would know any more what a mask hides.
+    """
+    wanted, users = set(graph.roots()), graph.users()
+    lengths: dict[Value, int] = {}
+    for value in graph.values:
+        is_handed_on = value in checks or value in wanted or not all(levels[user][0] for user in users[value])
+        made_of = [operand for operand in value.operands if operand.op not in ("input", "constant")]
+        if levels[value][0] and not is_handed_on and all(operand in lengths for operand in made_of):
+            length = sum(lengths[operand] for operand in made_of) + (value.op not in VIEWS)
+            if value.op in VIEWS or (length <= LONGEST_MASK and _is_whole_numbers(value)):
+                lengths[value] = length
+    return frozenset(lengths)
+
+
+def _is_whole_numbers(value: Value) -> bool:
+    """Whether a value is made of others element by element, and has no fractions."""
+    kind = value.type
+    return OPS[value.op].elementwise and isinstance(kind, TensorType) and not kind.dtype.is_floating_point
+
+
+def _read_of(values: Collection[Value], anywhere: Collection[Value]) -> set[Value]:
+    """Those of some values that others are made of."""
+    found: set[Value] = set()
+    waiting = [operand for value in values for operand in value.operands]
+    while waiting:
+        value = waiting.pop()
+        if value in anywhere and value not in found:
+            found.add(value)
+            waiting += value.operands
     return found
 
 
@@ -229,7 +274,7 @@ def _crops(value: Value) -> bool:
 # A value that is computed before a library call and read behind it has to be stored in between. Where it costs no more
 # to hand over what it is made of (a number before it is spread out, a tensor that is handed over anyway), it is made
 # behind the call, in the kernel that reads it.
-CHEAP_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "reverse", "iota"})
+CHEAP_MOVES = VIEWS | {"pad"}
 
 
 def sink(graph: Graph, levels: Levels, stay: Collection[Value]) -> None:
