@@ -17,6 +17,8 @@ import torch
 from tests.ways import Work, assert_every_way
 from torch import nn
 
+import weft
+
 
 class Statistics:
     """What somebody may count in."""
@@ -150,3 +152,26 @@ def test_attributes_of_a_tensor_that_is_kept_are_refused() -> None:
 
     refusals = assert_every_way(make, "hybridize", refused=["hybridize"])
     assert "tag" in str(refusals["hybridize"])
+
+
+class Giving:
+    """An object that gives a function for every name."""
+
+    def __getattr__(self, name: str) -> Callable[[], str]:
+        if name.startswith("__") and name not in ("__closure__", "__defaults__", "__kwdefaults__"):
+            raise AttributeError(name)
+        return lambda: name
+
+
+def test_objects_that_give_something_for_every_name_may_be_left_behind() -> None:
+    given, last = Giving(), list[Any]()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        last[:] = [{"of": given, "made": x * 2}]
+        return x * 3
+
+    hybrid = weft.hybridize(function, whole=True)
+    for value in (1.0, 2.0, 3.0):
+        assert torch.equal(hybrid(torch.full((2,), value)), torch.full((2,), 3 * value))
+        assert last[0]["of"] is given
+        assert torch.equal(last[0]["made"], torch.full((2,), 2 * value))

@@ -209,9 +209,12 @@ def _holds_stand_in(thing: Any, depth: int, seen: set[int], kinds: tuple[type, .
 def _attributes(thing: Any) -> list[Any]:
     names = [name for kind in type(thing).__mro__ for name in slots(kind)]
     found = [getattr(thing, name, None) for name in names]
-    cells = [look(cell, None) for cell in getattr(thing, "__closure__", None) or ()]
-    given = [*(getattr(thing, "__defaults__", None) or ()), *(getattr(thing, "__kwdefaults__", None) or {}).values()]
-    return [*found, *cells, *given, *getattr(thing, "__dict__", {}).values()]
+    own = getattr(thing, "__dict__", None)
+    found += own.values() if isinstance(own, (dict, types.MappingProxyType)) else ()  # some give something for any name
+    if isinstance(thing, types.FunctionType):
+        found += [look(cell, None) for cell in thing.__closure__ or ()]
+        found += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+    return found
 
 
 def _items(thing: Any) -> list[Any]:
