@@ -239,3 +239,22 @@ def test_copies_of_what_lies_with_gaps_are_no_calls_of_operators(
     assert hybrid.traces == 2
     assert calls
     assert not any(calls)
+
+
+def test_images_whose_channels_lie_last_may_be_pooled_whole() -> None:
+    """PyTorch lets the strides of dimensions of one element say how the images lay; nothing else changes."""
+    norm, head = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pooled = F.adaptive_avg_pool2d(norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), 1)
+        return pooled, head(pooled.flatten(1))
+
+    hybrid = weft.hybridize(function)
+    with torch.no_grad():
+        for size in (3, 5, 2, 7, 4):
+            x = torch.randn(size, 8, 6, 6)
+            ours, theirs = hybrid(x), function(x)
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+            assert [one.stride() for one in ours] == [one.stride() for one in theirs]
+    assert hybrid.traces == 2
+    assert not hybrid.varying.refusals

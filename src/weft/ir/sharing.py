@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from weft.ir import library
+from weft.ir.extents import is_same_size
 from weft.ir.graph import Graph, Value
 from weft.ir.library import Call, Path
 from weft.ir.types import TensorType, Type
@@ -57,8 +58,8 @@ def looks_row_by_row(arguments: tuple[Any, ...], kind: Type) -> bool:
         return False
     numbers = (*sizes, *strides)
     return (
-        all(type(number) is int for number in numbers)
-        and prod(sizes) == prod(kind.shape)
+        all(isinstance(number, int) for number in numbers)
+        and is_same_size(prod(sizes), prod(kind.shape))
         and _is_row_major(sizes, strides)
         and _is_row_major(kind.shape, kind.strides)
     )
@@ -67,7 +68,7 @@ def looks_row_by_row(arguments: tuple[Any, ...], kind: Type) -> bool:
 def _is_row_major(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     apart = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and stride != apart:
+        if size != 1 and not is_same_size(stride, apart):
             return False
         apart *= size
     return True
