@@ -53,6 +53,7 @@ from weft.trace.interception.modes import is_differentiated_forward
 from weft.trace.interception.refusals import (
     FirstCallError,
     UnmaterialisedError,
+    is_refusal,
     refuse,
     refuse_unmaterialised,
     trace_failure,
@@ -80,6 +81,7 @@ from weft.tracebacks import show_less
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
+LEAST_OPERATORS, TIMES_OPERATORS = 4096, 16  # of a trace at the largest sizes, and times those at a call's sizes
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
@@ -117,6 +119,7 @@ class Hybrid:
         self._names = cache(partial(positional_names, function))  # of the first so many arguments
         self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
         self._declared = DeclaredSizes(options.sizes)
+        self._longest = 0  # trace of one call's sizes that no value has cut short: its number of operators
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
         self.segments = CompiledSegments()  # of paths
@@ -465,11 +468,18 @@ class Hybrid:
         if self._keep_whole(call, state):
             raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
         request = replace(self._request(self.flat_call(arguments, keywords), state), alone=self.options.refuses())
+        if self._longest:  # a loop over sizes has many more rounds at the largest ones
+            most = min(request.most_operators, max(LEAST_OPERATORS, TIMES_OPERATORS * self._longest))
+            request = replace(request, most_operators=most)
         now = self._request(call, state) if self.expects and self.options.decides() else None
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.set_grad_enabled(request.around.grad), told[0], told[1], told[2]:
             try:
                 traced = trace_varying(request, asked, now)
+            except UnsupportedError as error:
+                if not is_refusal(error, "many operators"):
+                    raise
+                raise RaisesAtTheLargestError(f"the sizes of {self.name} do not vary", why=error.fact) from error
             except (WeftError, MemoryError):
                 raise
             except Exception as error:
@@ -562,6 +572,8 @@ class Hybrid:
         if isinstance(failure, UnsupportedError):  # eager has a backward, whether or not somebody asks for it
             raise failure
         self.traces += 1
+        if not traced.decisions:
+            self._longest = max(self._longest, len(traced.graph.values))
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
         program = self._compile(traced)

@@ -395,6 +395,9 @@ class VaryingPrograms:
             try:
                 traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
             except RaisesAtTheLargestError:  # windows of 7 are no part of 64
+                if ahead:
+                    kind.grows = False
+                    continue
                 lowered = None if lowered else _multiples(kind.seen, tops, groups, ties)
                 if lowered in (None, tops):
                     raise

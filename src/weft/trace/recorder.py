@@ -246,11 +246,15 @@ class _Item:
 
 
 class Recorder(TensorTable):
-    """Records the operators of one program; `results` gives stand-ins for a call's results, from `run` if need be."""
+    """Records the operators of one program; `results` gives stand-ins for a call's results, from `run` if need be.
 
-    def __init__(self, adopt: Adopt, place: Callable[[], Place | None], results: Results) -> None:
+    More than `most` values are refused: a program takes some milliseconds to make for each.
+    """
+
+    def __init__(self, adopt: Adopt, place: Callable[[], Place | None], results: Results, most: int) -> None:
         super().__init__(adopt, place)
         self.results = results
+        self.most = most
 
     def record(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], run: Any) -> Any:
         """Record one operator; `run(arguments, keywords)` gives its result on stand-ins."""
@@ -259,6 +263,8 @@ class Recorder(TensorTable):
             return self._record_inplace_view(target, arguments, keywords, run)
         if target in REFUSED_TARGETS:
             refuse(REFUSED_TARGETS[target], self.place())
+        if len(self.values) > self.most:
+            refuse("many operators", self.place())
         written = _written_tensors(target, operator, arguments, keywords)
         arguments, keywords = self._stand_ins((arguments, keywords))
         if target == AS_STRIDED:

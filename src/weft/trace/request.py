@@ -21,6 +21,9 @@ def waits_for_sizes(state: PythonState) -> bool:
     return any(unmaterialised(slot.get()) for slot in state.slots.values())
 
 
+MOST_OPERATORS = 20_000  # of one trace: more are no network but a loop, and would take a minute to be made a program
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
     """The modes around a call: whether gradients are recorded, and whether it is made in inference mode."""
@@ -64,5 +67,6 @@ class Request:
     rooms: Mapping[int, int] = field(default_factory=dict)  # of these, by number: how large they may become
     decided: Sequence[Decision] | None = None  # by another trace of the same call
     ends_after: int | None = None  # decisions: they are all that is asked of the trace
+    most_operators: int = MOST_OPERATORS
     sized: SizedFunctions = field(default_factory=SizedFunctions)  # shared by traces that are compared
     expected: Sequence[Decision] | None = None  # by a call of other sizes; what tensors say is checked in each run

@@ -142,7 +142,7 @@ class Tracer:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.recorder = Recorder(self._adopt, self.place, self._results)
+        self.recorder = Recorder(self._adopt, self.place, self._results, request.most_operators)
         self.recorder.derive = self._derive
         self.interception = Interception(self, alike=bool(request.sizes.dimensions) and request.sizes_read is None)
         self.copies = ArgumentCopies((), {}, ((), ()), {})

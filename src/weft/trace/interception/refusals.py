@@ -237,6 +237,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "an argument that the function also reaches by itself is two tensors in a program",
             "call requires_grad_() before the call, or work on x.detach() or x.clone()",
         ),
+        "many operators": (
+            "the program calls more operators than can be made one program",
+            "it is a loop, each of whose rounds would be compiled by itself",
+            "hybridize what a round calls, or compute many rounds by one operator; or " + KEEP_EAGER,
+        ),
         "packed sequence": (
             "the program needs to know how many rows a packed batch has",
             SIZES,
