@@ -395,12 +395,10 @@ class VaryingPrograms:
             try:
                 traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
             except RaisesAtTheLargestError:  # windows of 7 are no part of 64
-                if ahead:
-                    kind.grows = False
-                    continue
-                lowered = None if lowered else _multiples(kind.seen, tops, groups, ties)
-                if lowered in (None, tops):
+                lowered = None if ahead or lowered else _multiples(kind.seen, tops, groups, ties)
+                if not ahead and lowered in (None, tops):
                     raise
+                kind.grows &= not ahead
                 continue
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:

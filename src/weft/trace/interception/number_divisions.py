@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.trace.interception.long_numbers import KINDS
 from weft.trace.interception.modes import answer_otherwise, shapes_of
 from weft.trace.interception.number_texts import CLASSES
 from weft.trace.interception.user_lines import UnplacedShapes
@@ -18,7 +19,6 @@ from weft.trace.interception.user_lines import UnplacedShapes
 DIVIDING = ("__truediv__", "__floordiv__", "__mod__")
 REVERSED = ("__rtruediv__", "__rfloordiv__", "__rmod__")
 OTHERS = ("__pow__", "__rpow__")
-KINDS = (torch.SymInt, torch.SymFloat)
 
 
 def divided(one: Any, other: Any) -> Any:
