@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import weft
+from weft.config import overrides
+from weft.errors import UnsupportedError
 from weft.trace.random_state import OwnGenerators, RandomLedger
 
 
@@ -154,3 +156,77 @@ def test_a_backward_that_draws_again_leaves_the_stream_as_it_finds_it() -> None:
         torch.rand(2)  # by others, between forward and backward
         found.append([*torch.autograd.grad(total, [x]), torch.rand(1)])
     torch.testing.assert_close(found[1], found[0])
+
+
+class Kept:
+    """Holds a state of the generator."""
+
+    def __init__(self) -> None:
+        self.state = torch.Generator().manual_seed(9).get_state()
+
+
+def seeds(x: torch.Tensor, _: Kept) -> Any:
+    torch.manual_seed(5)
+    return x + torch.rand(2)
+
+
+def seeds_aside(x: torch.Tensor, _: Kept) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        first = torch.rand(2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            second = torch.rand(2)
+        third = torch.rand(2)
+    return x + first, second, third, torch.rand(2)
+
+
+def seeds_and_looks(x: torch.Tensor, _: Kept) -> Any:
+    torch.manual_seed(5)
+    y = torch.rand(2)
+    return y if y.sum() > x.sum() else -y
+
+
+def sets_what_is_kept(x: torch.Tensor, kept: Kept) -> Any:
+    torch.set_rng_state(kept.state)
+    y = torch.rand(2)
+    kept.state = torch.get_rng_state()
+    return x + y
+
+
+def gives_its_state(x: torch.Tensor, _: Kept) -> Any:
+    state = torch.get_rng_state()
+    return x + torch.rand(2), state
+
+
+RANDOM = [seeds, seeds_aside, seeds_and_looks, sets_what_is_kept, gives_its_state]
+
+
+@pytest.mark.parametrize("function", RANDOM)
+def test_a_call_that_begins_where_a_seed_leads_draws_as_others_do(function: Any) -> None:
+    """As in scripts that seed at their beginning, with the number that the code seeds with."""
+
+    def run(wrap: Any) -> list[Any]:
+        torch.manual_seed(5)
+        kept, found = Kept(), wrap(function)
+        return [*(found(torch.zeros(2), kept) for _ in range(4)), torch.rand(2), kept.state]
+
+    with overrides(whole="off"):
+        found, right = run(weft.hybridize), run(lambda function: function)
+    torch.testing.assert_close(found, right, rtol=0, atol=0)
+
+
+def test_states_that_are_kept_in_a_tensor_are_read_at_each_call() -> None:
+    kept = Kept()
+    with overrides(whole="off"):
+        found = weft.hybridize(lambda x: (torch.set_rng_state(kept.state), x + torch.rand(2))[1])
+        for seed in range(4):
+            kept.state.copy_(right := torch.Generator().manual_seed(seed).get_state())
+            drawn = found(torch.zeros(2))
+            torch.set_rng_state(right)
+            assert torch.equal(drawn, torch.rand(2))
+
+
+def test_seeds_of_the_system_are_no_program() -> None:
+    with pytest.raises(UnsupportedError, match=r"torch\.seed"):
+        weft.hybridize(lambda x: x + torch.rand(2) + 0 * torch.seed(), whole=True)(torch.zeros(2))

@@ -479,7 +479,9 @@ class Hybrid:
             except UnsupportedError as error:
                 if not is_refusal(error, "many operators"):
                     raise
-                raise RaisesAtTheLargestError(f"the sizes of {self.name} do not vary", why=error.fact) from error
+                found = RaisesAtTheLargestError(f"the sizes of {self.name} do not vary", why=error.fact)
+                found.is_long = True
+                raise found from error
             except (WeftError, MemoryError):
                 raise
             except Exception as error:

@@ -74,7 +74,9 @@ class SizeRequest:
 
 
 class RaisesAtTheLargestError(UnsupportedError):
-    """The code raises at the largest sizes that a program was to have."""
+    """The code raises at the largest sizes that a program was to have; `is_long`: it loops too often there."""
+
+    is_long = False
 
 
 @dataclass(slots=True, eq=False)
@@ -394,11 +396,11 @@ class VaryingPrograms:
             named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
             try:
                 traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
-            except RaisesAtTheLargestError:  # windows of 7 are no part of 64
-                lowered = None if ahead or lowered else _multiples(kind.seen, tops, groups, ties)
-                if not ahead and lowered in (None, tops):
+            except RaisesAtTheLargestError as error:  # windows of 7 are no part of 64
+                kind.grows &= not (is_long := error.is_long and bool(ahead))
+                lowered = None if is_long or lowered else _multiples(kind.seen, tops, groups, ties)
+                if not is_long and lowered in (None, tops):
                     raise
-                kind.grows &= not ahead
                 continue
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:

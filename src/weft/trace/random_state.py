@@ -1,15 +1,19 @@
 """Record seeding while Python is traced, so that every run seeds the same, or refuse it.
 
 Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
-ledger therefore sets it by hand, once per random operator: every moment of the program gets a state of its own. A
-state that the ledger has seen is a moment of the program (fork_rng, checkpointing) and becomes a value saved there; one
-it has not seen was set by a seed and becomes a constant.
+ledger therefore sets it by hand, at the beginning and once per random operator: every moment of the program gets a
+state of its own. A state that the ledger has seen is a moment of the program (fork_rng, checkpointing) and becomes a
+value saved there; one that a seed gives was set by one, and becomes a constant. Any other was kept somewhere, where
+another one may be at the next call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -17,17 +21,22 @@ from weft.errors import UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
 from weft.trace.interception.capture import generator_key
+from weft.trace.interception.refusals import refuse
+from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.locations import Slot
 
 Emit = Callable[..., Value]
+BYTES_OF_SEED = 8  # with which a state begins
 _SEEDS = count(1 << 50)  # far from those that people seed with: a state seen before would be no constant
 
 
 class OwnGenerators:
     """Watches the generators that are not the CPU's default one, those of GPUs too, while Python is traced."""
 
-    def __init__(self, generators: Iterable[torch.Generator]) -> None:
+    def __init__(self, things: Iterable[Any]) -> None:
+        """Watch those among `things` that are generators."""
         on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-        watched = (*generators, *on_gpus)
+        watched = (*(thing for thing in things if isinstance(thing, torch.Generator)), *on_gpus)
         self._before = {generator_key(generator): (generator, generator.get_state()) for generator in watched}
 
     def may_draw(self, generator: torch.Generator | None) -> bool:
@@ -50,18 +59,20 @@ class OwnGenerators:
 class RandomLedger:
     """Follows the default CPU generator through one trace."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, places: Mapping[int, Slot] = MappingProxyType({})) -> None:
+        """`places` are those of tensors that the code may reach: some may be states."""
         self._emit = emit
+        self._places = places
         self._before = torch.get_rng_state()
         self._moments: dict[bytes, Value] = {}
-        self._current = _fingerprint(self._before)
         self._type = contiguous(torch.uint8, tuple(self._before.shape))
+        # Where a call begins is no seed, though that of this call may be where one leads.
+        self.after_random_operator()
 
     def successor(self) -> RandomLedger:
         """Follows code that runs later, at a moment that no value of this program is, but may go back to those."""
-        found = RandomLedger(self._emit)
+        found = RandomLedger(self._emit, self._places)
         found._moments = dict(self._moments)
-        found.after_random_operator()
         return found
 
     def before_random_operator(self) -> None:
@@ -78,6 +89,11 @@ class RandomLedger:
         """Record a seed that nothing has drawn from yet."""
         self._catch_up()
 
+    def refuse_moment(self, tensor: torch.Tensor) -> None:
+        """Refuse a state of the generator that code does anything else with than to set it again."""
+        if _is_state(tensor, self._before) and _fingerprint(tensor) in {self._current, *self._moments}:
+            refuse("random state", user_place())
+
     def restore(self) -> None:
         """Leave the generator as tracing found it."""
         torch.set_rng_state(self._before)
@@ -93,16 +109,25 @@ class RandomLedger:
             return
         self._save_current()
         known = self._moments.get(now)
+        if known is None and not self._is_seeded(state):
+            refuse("random state", user_place())
         value = known or self._emit("constant", (), self._type, tensor=state)
         self._moments[now] = value
         self._emit("set_random_state", (value,), NOTHING)
         self._current = now
 
+    def _is_seeded(self, state: torch.Tensor) -> bool:
+        """Whether a seed gives this state, and no tensor that the code may reach has it."""
+        seed = int.from_bytes(_fingerprint(state)[:BYTES_OF_SEED], sys.byteorder)
+        held = (slot.get() for slot in self._places.values())
+        kept = any(_is_state(tensor, state) and torch.equal(tensor, state) for tensor in held)
+        return not kept and torch.equal(state, torch.Generator().manual_seed(seed).get_state())
+
 
 class NoDraws(RandomLedger):
     """In the place of a ledger where other threads draw meanwhile: the generator is left alone, nothing may draw."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, _: Mapping[int, Slot] = MappingProxyType({})) -> None:
         self._emit = emit
 
     def successor(self) -> NoDraws:
@@ -119,8 +144,15 @@ class NoDraws(RandomLedger):
     def finish(self) -> None:
         """There is nothing to record."""
 
+    def refuse_moment(self, tensor: torch.Tensor) -> None:
+        """There is none."""
+
     def restore(self) -> None:
         """It is as others left it."""
+
+
+def _is_state(thing: object, state: torch.Tensor) -> bool:
+    return type(thing) is torch.Tensor and thing.dtype == state.dtype and thing.shape == state.shape
 
 
 def _fingerprint(state: torch.Tensor) -> bytes:

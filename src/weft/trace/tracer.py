@@ -150,7 +150,7 @@ class Tracer:
         self.of_calls = OfCalls()
         self._captured: dict[int, TensorState] = {}
         self._places: dict[int, Place] = {}
-        self._random: RandomLedger | None = None
+        self._random: RandomLedger = NoDraws(self.recorder.emit)
         self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
         self.facts = TensorFacts(request.state.slot, partial(self.interception.empty, NO_ELEMENTS))
@@ -184,9 +184,8 @@ class Tracer:
         self.sizes.read()
         own = self.request.state.homes
         self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, (leaves, flat.objects), own)
-        self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
-        drawn = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-        self._generators = OwnGenerators((*self.request.state.generators, *drawn))
+        self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit, self.request.state.slots)
+        self._generators = OwnGenerators((*self.request.state.generators, *leaves))
         settings = left_settings()
         try:
             known = partial(holds_identities, self.request.state.containers.values())
@@ -253,7 +252,6 @@ class Tracer:
     @contextmanager
     def backward(self, roots: Sequence[torch.Tensor]) -> Iterator[None]:
         """While code of these tensors' backward runs: seeding and random operators are followed anew."""
-        assert self._random is not None
         self._random, self._in_backward = self._random.successor(), True
         self._sums = GradientSums(self.recorder, roots)
         try:
@@ -444,6 +442,7 @@ class Tracer:
         if id(tensor) not in self._captured:
             if self._in_backward:
                 refuse("late capture", self.place())
+            self._random.refuse_moment(tensor)
             self._add_input(tensor, None)
         return self._captured[id(tensor)]
 

@@ -248,6 +248,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "pad it again with pad_packed_sequence, and work on that; layers with dropout between them draw it for "
             "each row, so make them layers of their own; or " + KEEP_EAGER,
         ),
+        "random state": (
+            "the program sets the random generator to a state from before it, or hands out the state that it is in",
+            "each call finds it in another state, and another one may have been kept",
+            "seed it (torch.manual_seed), or get and set states outside of the hybridized code; or " + KEEP_EAGER,
+        ),
         "python draw": (
             "the program draws random numbers in Python",
             "hybridize runs Python once per signature, so every run would use the numbers of the first",

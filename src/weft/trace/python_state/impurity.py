@@ -69,6 +69,7 @@ HEARD = frozenset(one.__name__ for one in (*BUILTIN, *OF_TEXT, MAKE_SUBCLASS)) |
 PYTHON: dict[CodeType, str] = {
     **{getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")},
     torch.initial_seed.__code__: "torch.initial_seed",
+    torch.seed.__code__: "torch.seed",
 }
 SEEDS = random.Random.__init__.__code__
 # Code that mentions none of these calls none of them.
@@ -76,7 +77,7 @@ NAMES = frozenset(
     f"""
     {CLOCKS} now today utcnow urandom getpid open read_text read_bytes input token_bytes token_hex token_urlsafe
     randbelow randbits choice SystemRandom uuid1 uuid4 default_rng RandomState Random SeedSequence
-    SFC64 PCG64 MT19937 Philox cache_clear cache_info eval exec initial_seed
+    SFC64 PCG64 MT19937 Philox cache_clear cache_info eval exec initial_seed seed
     _make_subclass getcwd cwd stat lstat listdir scandir iterdir glob access exists isfile isdir getsize getmtime
     is_file is_dir isenabled
     """.split()
