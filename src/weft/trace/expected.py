@@ -18,6 +18,7 @@ from weft.ir.types import NOTHING
 from weft.trace.answers import LIBRARY
 from weft.trace.decisions import Decision, truth
 from weft.trace.interception.capture import Operator
+from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
 from weft.trace.recorder import Recorder
 
@@ -52,8 +53,11 @@ def expects_answers(graph: Graph) -> bool:
 class ExpectedAnswers:
     """What one trace is told of its call's values, by the decisions of another trace of it."""
 
-    def __init__(self, recorder: Recorder, told: Sequence[Decision], place: Callable[[], Place | None]) -> None:
+    def __init__(
+        self, recorder: Recorder, told: Sequence[Decision], place: Callable[[], Place | None], printed: Printed
+    ) -> None:
         self._recorder = recorder
+        self._printed = printed
         self._told: Iterator[Decision] = iter(told)
         self._place = place
 
@@ -78,6 +82,7 @@ class ExpectedAnswers:
         drawn = any(effect_of(one) == "random" for one in self._recorder.values)  # Python would draw it once more
         if drawn or decision is None or decision.ask is not truth or decision.place != place:
             refuse("branch", place)
+        self._printed.decided()
         outcome = bool(decision.outcome)
         self._recorder.emit("library", (value,), NOTHING, call=Call(EXPECT, (Operand(0), outcome)))
         return outcome

@@ -170,7 +170,8 @@ class Tracer:
         self.sizes = size_symbols((self.interception, self.recorder), request.sizes, request.sizes_read, reads)
         self.trace = Trace(sizes=self.sizes.found)
         self._packed = PackedSequences(self.interception.empty, self._elements, self.reads, alone=request.alone)
-        self.expected = ExpectedAnswers(self.recorder, request.expected, self.place) if request.expected else None
+        told = request.expected
+        self.expected = ExpectedAnswers(self.recorder, told, self.place, self.printed) if told else None
 
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""

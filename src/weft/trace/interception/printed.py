@@ -1,7 +1,7 @@
-"""Keep what traced code prints until its program is there; where Python has to run at each call, nothing is printed.
+"""Keep what traced code prints and logs until its program is there; where Python runs each call, it is Python's.
 
-A program prints once, when it is made. Code that prints tensors, prints where values decide, or writes a log there, is
-no program: each call has something else to say.
+A program prints once, when it is made, however often its code is traced for that, and with which sizes. Code that
+prints tensors, prints where values decide, or writes a log there, is no program: each call has something else to say.
 """
 
 from __future__ import annotations
@@ -14,44 +14,69 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
+import torch
+
 from weft.trace.interception.capture import is_stand_in, tree_flatten
+from weft.trace.interception.modes import number_of_call
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 
 
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What was logged: a record that is still to be handled."""
+
+    logger: logging.Logger
+    level: int
+    text: str
+    record: logging.LogRecord = field(compare=False)
+
+
 @dataclass(slots=True)
 class Printed:
-    """What one trace has printed: texts, and where they go; in a trace that `decides` by values some is refused.
+    """What one trace has printed: texts, and where they go; in one that `decides` by values tensors are refused.
 
     With `has_decided`, all is.
     """
 
     decides: bool = False
     has_decided: bool = False
-    texts: list[tuple[Any, str]] = field(default_factory=list)
+    texts: list[tuple[Any, str] | Logged] = field(default_factory=list)
 
     def note(self, things: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Note a call of `print`."""
-        if self.decides and (self.has_decided or any(map(is_stand_in, tree_flatten(things)[0]))):
+        if self.has_decided or (self.decides and any(map(is_stand_in, tree_flatten(things)[0]))):
             refuse("print", user_place())
         text = io.StringIO()
         builtins.print(*things, **{**keywords, "file": text})  # noqa: T201 - it is what the user's code does
         self.texts.append((keywords.get("file"), text.getvalue()))
 
+    def note_log(self, logger: logging.Logger, record: logging.LogRecord) -> None:
+        """Note what is logged, as text: what it is of is another thing later."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(number_of_call(one) if isinstance(one, NUMBERS) else one for one in record.args)
+        record.msg, record.args = record.getMessage(), None
+        self.texts.append(Logged(logger, record.levelno, record.msg, record))
+
     def decided(self) -> None:
         """Refuse what has been printed, as values decide what follows; from now on nothing may be printed."""
         self.has_decided = True
-        if self.texts:
+        if not all(isinstance(entry, Logged) for entry in self.texts):
             refuse("print", user_place())
 
     def show(self) -> None:
-        """Print it."""
-        for file, text in self.texts:
-            (sys.stdout if file is None else file).write(text)
+        """Print and log it."""
+        for entry in self.texts:
+            if isinstance(entry, Logged):
+                entry.logger.handle(entry.record)
+            else:
+                (sys.stdout if entry[0] is None else entry[0]).write(entry[1])
 
 
+NUMBERS = (torch.SymInt, torch.SymFloat)
 OWN = ("torch", "weft")  # whose logs tell of tracing itself
 
 
@@ -86,6 +111,25 @@ def _watch_logs() -> None:
     make = logging.getLogRecordFactory()
     if not isinstance(make, _Records):
         logging.setLogRecordFactory(_Records(make))
+    if not hasattr(logging.Logger.handle, "handles_later"):
+        logging.Logger.handle = _handling_later(logging.Logger.handle)  # type: ignore[method-assign]
+
+
+def _handling_later(usual: Callable[[logging.Logger, logging.LogRecord], None]) -> Any:
+    @wraps(usual)
+    def handle(self: logging.Logger, record: logging.LogRecord) -> None:
+        printed = _CURRENT.printed
+        if printed is None or _is_own(record.name):
+            usual(self, record)
+        else:
+            printed.note_log(self, record)
+
+    handle.handles_later = True  # type: ignore[attr-defined]
+    return handle
+
+
+def _is_own(name: object) -> bool:
+    return str(name).partition(".")[0] in OWN
 
 
 class _Records:
@@ -96,6 +140,6 @@ class _Records:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> logging.LogRecord:
         printed = _CURRENT.printed
-        if printed is not None and printed.has_decided and str(arguments[0]).partition(".")[0] not in OWN:
+        if printed is not None and printed.has_decided and not _is_own(arguments[0]):
             refuse("print", user_place(), detail="a log")
         return self._make(*arguments, **keywords)
