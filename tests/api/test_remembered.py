@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -279,3 +280,28 @@ def test_what_a_function_has_found_out_may_change_later() -> None:
         return Work(patterns, [((torch.ones(6, 3),), {})] * 5, before=before)
 
     assert_every_way(make, "hybridize")
+
+
+def test_what_a_function_asks_for_once_is_no_obstacle() -> None:
+    @functools.lru_cache
+    def started() -> float:
+        return time.time()
+
+    hybrid, x = weft.hybridize(lambda x: x * started(), whole=True), torch.ones(3)
+    found = [hybrid(x) for _ in range(4)]
+    assert hybrid.traces == 1
+    assert all(torch.equal(one, x * started()) for one in found)
+
+
+def test_what_is_remembered_for_each_size_is_found_for_each_size() -> None:
+    @functools.lru_cache(32)
+    def mask(size: int) -> Tensor:
+        return torch.arange(size)[None] * 2.0
+
+    hybrid = weft.hybridize(lambda x: x + mask(x.shape[1]))
+    with overrides(programs_at_once=9):
+        for size in (3, 4, 5, 6, 7) * 2:
+            x = torch.ones(2, size)
+            assert torch.equal(hybrid(x), x + mask(size))
+    assert len(hybrid.programs) == 5
+    assert not hybrid.refused

@@ -424,7 +424,7 @@ class Hybrid:
                 self.varying.give_up(key)
                 return found
             except FirstCallError:
-                if self.rare.is_always_first(key):
+                if self.rare.has_no_range(key):
                     self.varying.give_up(key)
                 return found
 

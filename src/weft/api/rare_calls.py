@@ -95,7 +95,8 @@ class RareCalls:
         self._seconds: OrderedDict[Key, float] = OrderedDict()
         self._lock = Lock()  # nothing is called while it is held
         self._programs: Counter[Key] = Counter()  # that were made, by their signature without sizes
-        self._first: Counter[Key] = Counter()
+        self._first: OrderedDict[Key, int] = OrderedDict()
+        self._ranges: Counter[Key] = Counter()
         self._kinds_seen: set[Key] = set()
         self._cost = FIRST_GUESS
         self.calls = 0  # that ran imperatively
@@ -150,9 +151,20 @@ class RareCalls:
         return is_first
 
     def is_always_first(self, key: Key) -> bool:
-        """Note a call that Python has to make, for functions to remember it; whether there are ever more such calls."""
-        self._first[without_sizes(key)] += 1
-        return self._first[without_sizes(key)] > MOST_FIRST
+        """Note a call that Python has to make, for functions to remember it; whether there are ever more such calls.
+
+        Calls of other sizes are counted apart: functions may remember something for each (masks, tables of positions).
+        """
+        count = self._first.pop(key, 0) + 1
+        self._first[key] = count
+        if len(self._first) > MOST_REMEMBERED:
+            self._first.popitem(last=False)
+        return count > MOST_FIRST
+
+    def has_no_range(self, key: Key) -> bool:
+        """The same of a program for many sizes, which is tried with sizes that no call has had."""
+        self._ranges[without_sizes(key)] += 1
+        return self._ranges[without_sizes(key)] > MOST_FIRST
 
     @contextmanager
     def making(self, key: Key, *, is_path: bool = False) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import InternalError
+from weft.errors import InternalError, UnsupportedError
 from weft.ir.at_sizes import bind_numbers
 from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.library import Call, Operand
@@ -379,13 +379,19 @@ def _is_traced_again(request: Request, graph: Graph) -> bool:
 def _run(tracer: Tracer, kept: Kept, earlier: RemembersNowError | None) -> tuple[Trace, list[Change], Left]:
     """Run the function on stand-ins, and put back what it has changed, which is given."""
     request, before, missed = tracer.request, drawn(), list[Memory]()
+    is_refused = False
     try:
         trace = tracer.run()
         missed = [] if before != drawn() else found_out(kept.memories)
+    except UnsupportedError:
+        is_refused = True
+        raise
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
         error = None if missed and not kept.registered else kept.of_first_call()
+        if is_refused and error is not None:
+            raise error from None  # what is refused may be what a function does once
     done = Done.of(len(tracer.recorder.values), tracer.printed.texts, changes)
     if earlier is not None and earlier.done != done:
         error = earlier.forget()
