@@ -25,26 +25,66 @@ Axes = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 
 def boxes_of(kernel: Kernel, begin: int, end: int) -> Boxes:
     """Give what tiles touch, of packed operands too: of these the matrices that the tiles are of."""
-    if isinstance(kernel, PackKernel) and not (kernel.casts or kernel.group > 1):
-        return _boxes_of_packing(kernel, begin, end)
+    of_kind = BOXES.get(type(kernel))
+    return kernel.boxes(begin, end) if of_kind is None else of_kind(kernel, begin, end)
+
+
+def _boxes_of_scatter(kernel: ScatterKernel, begin: int, end: int) -> Boxes:
+    scatter, found = kernel.expression, kernel.boxes(begin, end)
+    read = (
+        box(view.offset, zip(view.strides, scatter.sizes, strict=True), DTYPE_BYTES[view.dtype])
+        for view in scatter.inputs
+    )
+    return (*found[:1], *read, *found[1 + len(scatter.inputs) :])
+
+
+def _boxes_of_product(kernel: GemmKernel, begin: int, end: int) -> Boxes:
     found = kernel.boxes(begin, end)
-    if not isinstance(kernel, AttentionKernel):
+    if not is_packed_by_matrix(kernel):
         return found
-    first = 1 + 2 * kernel.keeps_numbers
-    operands = zip((kernel.key, kernel.value), (kernel.scores(1), kernel.values(1, kernel.sizes.keys)), strict=True)
-    packed = []
-    for place, (operand, product) in enumerate(operands, first + 1):
-        one = found[place]
-        if isinstance(operand, PackedMatrix):
-            blocks = kernel.row_blocks.count
-            matrices = (begin // blocks, (end - 1) // blocks + 1)
-            elements = packed_size(product.columns, product.inner, product.schedule)
-            one = _matrices(kernel.sizes.batch, operand.batch, matrices, (elements, DTYPE_BYTES[kernel.sizes.element]))
-        packed.append(one)
-    return (*found[: first + 1], *packed, *found[first + 3 :])
+    return _with_packed(found, 2, (kernel.batch, kernel.right, kernel), kernel.walk.covered(begin, end).matrices)
+
+
+def _boxes_of_attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
+    found, first, blocks = kernel.boxes(begin, end), 2 + 2 * kernel.keeps_numbers, kernel.row_blocks.count
+    matrices = (begin // blocks, (end - 1) // blocks + 1)
+    products = ((kernel.key, kernel.scores(1)), (kernel.value, kernel.values(1, kernel.sizes.keys)))
+    for place, (operand, product) in enumerate(products, first):
+        found = _with_packed(found, place, (kernel.sizes.batch, operand, product), matrices)
+    return found
+
+
+def _boxes_of_gradients(kernel: AttentionGradientKernel, begin: int, end: int) -> Boxes:
+    found, operands = kernel.boxes(begin, end), kernel.operands
+    for place, operand, product in (
+        (4, operands.keys_across, kernel.scores(1)),
+        (6, operands.values_across, kernel.pull(1)),
+    ):
+        found = _with_packed(found, place, (kernel.sizes.batch, operand, product), (begin, end))
+    return found
+
+
+Packed = tuple[tuple[int, ...], Matrix | PackedMatrix, GemmKernel]  # a batch, an operand, the product of one matrix
+
+
+def _with_packed(found: Boxes, place: int, of: Packed, matrices: tuple[int, int]) -> Boxes:
+    """The boxes with that of a right operand, if it is packed, of some matrices of a batch."""
+    batch, operand, product = of
+    if not isinstance(operand, PackedMatrix):
+        return found
+    elements = packed_size(product.columns, product.inner, product.schedule)
+    one = _matrices(batch, operand.batch, matrices, (elements, DTYPE_BYTES[product.operands[1]]))
+    return (*found[:place], one, *found[place + 1 :])
+
+
+def is_packed_by_matrix(kernel: GemmKernel) -> bool:
+    """Whether a product has a right operand of several matrices that are packed one by one."""
+    return isinstance(kernel.right, PackedMatrix) and any(kernel.right.batch) and kernel.schedule.group == 1
 
 
 def _boxes_of_packing(kernel: PackKernel, begin: int, end: int) -> Boxes:
+    if kernel.casts or kernel.group > 1:
+        return kernel.boxes(begin, end)
     item, panels = DTYPE_BYTES[kernel.element], kernel.panels
     matrices = (begin // panels.count, (end - 1) // panels.count + 1)
     elements = panels.total * kernel.lanes * kernel.depth
@@ -114,19 +154,25 @@ def _steps(view: View) -> tuple[int, ...]:
     return tuple(step * DTYPE_BYTES[view.dtype] for step in view.strides)
 
 
+def _steps_of_right(kernel: GemmKernel) -> tuple[int, ...] | None:
+    right, item = kernel.right, DTYPE_BYTES[kernel.operands[1]]
+    if is_packed_by_matrix(kernel):
+        return (*(step * item for step in right.batch), 0, 0, 0)
+    if isinstance(right, PackedMatrix):
+        return None
+    return tuple(step * item for step in (*right.batch, 0, right.column, right.row))
+
+
 def _axes_of_product(kernel: GemmKernel) -> Axes:
-    def steps(
-        where: Matrix | PackedMatrix | EpilogueOperand, sides: tuple[int, int, int], item: int
-    ) -> tuple[int, ...]:
+    def steps(where: Matrix | EpilogueOperand, sides: tuple[int, int, int], item: int) -> tuple[int, ...]:
         return tuple(step * item for step in (*where.batch, *sides))
 
-    right, epilogue = kernel.right, kernel.epilogue
-    left_item, right_item = (DTYPE_BYTES[dtype] for dtype in kernel.operands)
+    epilogue, left_item = kernel.epilogue, DTYPE_BYTES[kernel.operands[0]]
     dtypes = zip(epilogue.inputs, epilogue.dtypes(kernel.element), strict=True)
     return (*kernel.batch, kernel.rows, kernel.columns, kernel.inner), (
         steps(kernel.out, (kernel.out.row, kernel.out.column, 0), epilogue.stored_bytes(kernel.element)),
         steps(kernel.left, (kernel.left.row, 0, kernel.left.column), left_item),
-        None if isinstance(right, PackedMatrix) else steps(right, (0, right.column, right.row), right_item),
+        _steps_of_right(kernel),
         *(steps(operand, (operand.row, operand.column, 0), DTYPE_BYTES[dtype]) for operand, dtype in dtypes),
     )
 
@@ -207,4 +253,12 @@ AXES: Mapping[type[Kernel], Callable[[Any], Axes]] = {
     ConvKernel: _axes_of_images,
     PoolKernel: _axes_of_images,
     WinogradKernel: _axes_of_images,
+}
+
+BOXES: Mapping[type[Kernel], Callable[[Any, int, int], Boxes]] = {
+    PackKernel: _boxes_of_packing,
+    GemmKernel: _boxes_of_product,
+    AttentionKernel: _boxes_of_attention,
+    AttentionGradientKernel: _boxes_of_gradients,
+    ScatterKernel: _boxes_of_scatter,
 }

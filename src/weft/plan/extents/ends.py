@@ -15,7 +15,7 @@ import numpy as np
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import axes_of, boxes_of
 from weft.plan.extents.hidden import Hidden
-from weft.plan.extents.parts import Part, Parts
+from weft.plan.extents.parts import Part, PartKey, Parts
 from weft.plan.form.plan import KernelCall, LoopEnd
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
@@ -62,9 +62,8 @@ class End:
 
 
 Ends = dict[int, End]
-Nothing = set[
-    tuple[int, int, Polynomial]
-]  # of a buffer: beyond a size along rows of so many, so many bytes apart, is 0, or another number
+Nothing = set[PartKey]
+"""Of a buffer: along which dimensions it is 0 beyond a size, or another number that changes nothing."""
 JOINED = {"add": "sum", "mul": "prod", "minimum": "min", "maximum": "max"}  # reductions, by how elements are joined
 NOWHERE: Mapping[int, Nothing] = MappingProxyType({})
 
@@ -205,7 +204,7 @@ class CallEnds:
         own, begin = steps[number], self._begins[number]
         those = (self.nothing if known is None else known).get(self.call.arguments[number].buffer, set())
         if own is None or (
-            isinstance(self.call.kernel, AttentionKernel) and not own[axis]
+            isinstance(self.call.kernel, AttentionKernel | GemmKernel) and not own[axis]
         ):  # packed: known by the dimension of the sum, whose places are steps
             return {(size, times) for times, count, size in those if counts[axis] <= times * count}
         found = set()

@@ -13,7 +13,7 @@ where it does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -25,7 +25,7 @@ from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
 from weft.plan.extents.ends import CallEnds, End, Ends, Nothing, follows, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden, Ramps, lines_of_ramps, unused
-from weft.plan.extents.parts import NEVER, Part, Parts, needed_by_both, positions_of
+from weft.plan.extents.parts import NEVER, Part, PartKey, Parts, needed_by_both, positions_of
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.conv import ConvKernel
@@ -153,7 +153,7 @@ class VaryingBuffers:
 
 def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> tuple[Plan, Mapping[int, Parts]]:
     """Say of each call of a plan which tiles it needs and where its loops end, and what of what is handed on to it."""
-    if not varying.sizes or not (varying.wanted or varying.given):
+    if not varying.sizes:
         return plan, {}
     written = {place.buffer for call in plan.calls for place in call.writes}  # in the place of what they are made of
     varying = replace(varying, handed_on=varying.handed_on - written)
@@ -242,15 +242,19 @@ class _Needs:
         ), ends
 
     def _lines(self, call: KernelCall, written: Mapping[int, Parts]) -> list[tuple[int, int]]:
-        """The dimensions of a kernel that are several in what it writes, each with how long a line of it is."""
+        """The dimensions of a kernel that are several in what it touches, each with how long a line of it is."""
         axes = axes_of(call.kernel)
         if axes is None:
             return []
         counts, steps = axes
+        known: list[tuple[int, Iterable[PartKey]]] = [*written.items()]
+        if isinstance(call.kernel, ScatterKernel):  # what adds nothing is left out, as what nobody needs is
+            read = enumerate(call.reads, len(call.writes))
+            known += [(number, self.nothing[place.buffer]) for number, place in read if place.buffer in self.nothing]
         found = set()
-        for number, parts in written.items():
+        for number, keys in known:
             own = steps[number] or (0,) * len(counts)
-            for (stride, count, _), axis in product(parts, range(len(counts))):
+            for (stride, count, _), axis in product(keys, range(len(counts))):
                 line = stride // own[axis] * count if own[axis] > 0 and stride % own[axis] == 0 else 0
                 if LEAST_LINE <= line < counts[axis] and counts[axis] % line == 0:
                     found.add((axis, line))

@@ -31,7 +31,7 @@ class Part:
     least: NDArray[np.int32]
 
     @property
-    def key(self) -> tuple[int, int, Polynomial]:
+    def key(self) -> PartKey:
         """Which dimension it is of, and by which size."""
         return (self.stride, len(self.least), self.size)
 
@@ -54,7 +54,10 @@ class VaryingSizes:
     numbers: Mapping[Value, Polynomial] = field(default_factory=dict)
 
 
-Parts = dict[tuple[int, int, Polynomial], Part]
+PartKey = tuple[int, int, Polynomial]
+"""A dimension of a buffer: how many bytes its positions are apart, how many there are, and by which size it ends."""
+
+Parts = dict[PartKey, Part]
 """Of a buffer: all must find that an element is needed. Without any, all of it is needed always."""
 
 

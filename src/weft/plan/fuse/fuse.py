@@ -167,10 +167,16 @@ class Fuser(Fusion):
             len(nodes) > MOST_REPEATED or any(node.op not in CHEAP_OPS for node in nodes) or any(map(_is_dear, whole))
         )
         several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
-        several = dear and (several or value in self.region.stored)
+        several = dear and (several or value in self.region.stored) and not (self.varies and self._is_of_places(lazy))
         if several or len(nodes) > LONGEST_EXPRESSION:
             return Lazy(lazy.shape, prepare(self, lazy) if is_prepared(self, lazy) else self.assembly.in_memory(lazy))
         return lazy
+
+    def _is_of_places(self, lazy: Lazy) -> bool:
+        """Whether an expression is a mask made of positions and sizes: kernels end where those that they read do."""
+        sources = [leaf.source for leaf in lazy.leaves() if any(leaf.window.strides)]
+        known = [self.assembly.buffers[source.buffer].kind for source in sources if source.pending is None]
+        return lazy.dtype == "bool" and len(known) == len(sources) and {*known} <= {"constant"}
 
     def _meets_again(self, value: Value, most: int) -> bool:
         """Whether all that is made of a value is elementwise, at most so many ops, and meets in one of them.
