@@ -1,6 +1,7 @@
 """Signatures that come rarely run imperatively once very many programs were made."""
 
 import logging
+import math
 from copy import deepcopy
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 import weft
 from weft.api.rare_calls import MOST_REMEMBERED, RareCalls
 from weft.config import overrides
-from weft.trace.signature import tensor_key
+from weft.trace.signature import Key, leaf_key, tensor_key
 
 pytestmark = pytest.mark.usefixtures("exact_sizes")
 
@@ -219,3 +220,27 @@ def test_deterministic_steps_are_programs_however_rare(never_at_once):
     step = weft.step(net, nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), 0.1), deterministic=True)
     step(torch.randn(4, 3), torch.randint(2, (4,)))
     assert step.traces == 1
+
+
+def number_key(number: float) -> Key:
+    """The signature of a call with a tensor and a number that is written into programs."""
+    return ("x", (tensor_key(torch.empty(3)), leaf_key(number)), ())
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_ever_other_numbers_are_as_rare_as_ever_other_sizes(at_once, clock, kind):
+    assert stream(RareCalls(), clock, [number_key(kind(number)) for number in range(50)]) == 2
+    again = [number_key(kind(number)) for number in [*range(2, 6)] * 40]
+    assert stream(RareCalls(), clock, again) == 4  # those that come often enough get theirs
+
+
+def test_numbers_that_come_once_are_pythons(at_once):
+    def faded(x: torch.Tensor, moment: float) -> torch.Tensor:
+        return x * math.sin(moment)
+
+    with overrides(whole="off"):
+        found = weft.hybridize(faded)
+        for number in range(20):
+            x = torch.randn(3)
+            torch.testing.assert_close(found(x, number / 7), faded(x, number / 7))
+    assert found.traces <= 3

@@ -1,11 +1,11 @@
 """Decide which calls and steps are worth a program: what came often enough, and is not known to be refused.
 
-Making a program takes as long as dozens of imperative calls. Of signatures that differ in nothing but sizes the first
-few get theirs at once (`WEFT_PROGRAMS_AT_ONCE`): most objects have no more. Beyond them most come once or twice (texts
-of every length, one token more at each call), and each runs imperatively until that has taken a good part of the time
-that a program takes to be made. Whatever comes, all of it then takes at most one and a half times as long as the better
-of both ways would have, known beforehand (the ski rental problem). Where very many programs were made, later ones have
-to be worth ever more.
+Making a program takes as long as dozens of imperative calls. Of signatures that differ in nothing but sizes, and in
+numbers that are written into programs, the first few get theirs at once (`WEFT_PROGRAMS_AT_ONCE`): most objects have
+no more. Beyond them most come once or twice (texts of every length, one token more at each call, times of a diffusion),
+and each runs imperatively until that has taken a good part of the time that a program takes to be made. Whatever comes,
+all of it then takes at most one and a half times as long as the better of both ways would have, known beforehand (the
+ski rental problem). Where very many programs were made, later ones have to be worth ever more.
 
 Such a call is run by Python. To see that it is one of these takes longer than many an operator: where all calls are,
 ever more of them go by unseen between two that are looked at, which see whether others have come.
@@ -29,7 +29,7 @@ from typing import Any
 
 from weft.config import config
 from weft.errors import WeftError
-from weft.trace.signature import Key, without_sizes
+from weft.trace.signature import Key, number_of, without_sizes
 
 MOST_UNSEEN = 256  # calls between two that are looked at
 MOST_REFUSED = 64  # signatures
@@ -88,6 +88,12 @@ MOST_DOUBLED = 10
 MOST_FIRST = 3
 
 
+def _kind_of(key: Key) -> Key:
+    """A signature without sizes and numbers: there may be no end of either."""
+    structure, leaves, *others = without_sizes(key)
+    return (structure, tuple((leaf[0],) if number_of(leaf) is not None else leaf for leaf in leaves), *others)
+
+
 class RareCalls:
     """Count what signatures cost that came without getting a program; any thread may."""
 
@@ -129,7 +135,7 @@ class RareCalls:
         """Whether a signature that has come once more gets a program now: the first one that is of many sizes does."""
         if self._worth is not None:
             return self._worth
-        if is_of_many or self._programs[without_sizes(key)] < config().programs_at_once:
+        if is_of_many or self._programs[_kind_of(key)] < config().programs_at_once:
             return True
         doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
         return self._seconds.get(key, 0.0) >= WORTH * self._cost * (1 << min(doubled, MOST_DOUBLED))
@@ -177,7 +183,7 @@ class RareCalls:
         seconds = perf_counter() - begin
         with self._lock:
             self._cost = min(self._cost, seconds) if self._programs else seconds
-            self._programs[without_sizes(key)] += not is_path
+            self._programs[_kind_of(key)] += not is_path
             self._seconds.pop(key, None)
 
     @contextmanager
@@ -230,7 +236,7 @@ class RareSteps(RareCalls):
         kind, count = self._kinds.get(without_sizes(key)), self._counts[key]
         if kind is None or not count:
             return False
-        made = self._programs[without_sizes(key)]
+        made = self._programs[_kind_of(key)]
         if 2 * (count + 1) > kind.calls and (is_made_again or not made) and made < config().programs_at_once:
             return True
         saved = self._saved(self._seconds.get(key, 0.0), count)
