@@ -545,3 +545,26 @@ def test_the_order_in_which_a_set_was_filled_is_none() -> None:
             one, other = kind(members), kind(reversed(members))
             assert content(one) == content(other)
             assert content(one) != content(kind(members[1:]))
+
+
+def test_lists_of_a_module_whose_attributes_runs_set_are_compared_item_by_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, touched = nn.Module(), Touched()
+    module.bins, module.nested, module.last = [0.5 * number for number in range(200)], [[1]], TENSOR
+    touched.give(vars(module), frozenset({"last"}))
+    found = module_facts(module, "net", touched)
+    looks: list[Any] = []
+    monkeypatch.setattr(facts, "content", lambda thing, *rest, **named: looks.append(thing) or content(thing, **named))
+    module.last = ANOTHER
+    assert found.change() is None
+    assert not any(thing is module.bins for thing in looks)
+    module.bins[7] = 1.0
+    assert found.change() == "net.bins holds other things"
+    module.bins[7] = 3.5
+    assert found.change() is None
+    module.nested[0].append(2)
+    assert found.change() == "net.nested holds other things"
+    module.nested[0].pop()
+    module.bins = list(module.bins)
+    assert found.change() is None
+    module.other = 1
+    assert found.change() is not None

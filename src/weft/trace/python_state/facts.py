@@ -353,6 +353,7 @@ class ModuleFacts:
     touched: Touched
     moves: bool  # each run changes attributes, or what is in them
     mentioned: AbstractSet[str]
+    rows: Mapping[str, tuple[Any, ...]]  # of lists of plain values what is in them, which is compared faster
     ties: TensorTies | None = None  # of all modules, in the facts of one
 
     def change(self) -> str | None:
@@ -361,18 +362,29 @@ class ModuleFacts:
             return sentence
         now = self.module.__dict__
         if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
-            found = self._difference(
-                self.contents, attribute_contents(self.module, self.rebound, self.touched, self.mentioned)
-            )
+            names = self._others(now)
+            given = attribute_contents(self.module, self.rebound, self.touched, self.mentioned, names)
+            before = {name: each for name, each in self.contents.items() if names is None or name in names}
+            found = self._difference(before, given)
             if found:
                 return found
         for name, before in self.containers.items():
             thing = now.get(name, MISSING)
+            items = self.rows.get(name)
+            if items is not None and type(thing) is list and len(thing) == len(items) and all(map(is_, thing, items)):
+                continue
             if not _agrees(trimmed(before, thing, self.touched), content(thing, touched=self.touched)):
                 return changed(join(self.path, name), now.get(name), now.get(name))
         if structure(self.module) != self.structure:
             return self._difference(self.structure, structure(self.module))
         return None
+
+    def _others(self, now: Mapping[str, Any]) -> set[str] | None:
+        """The attributes that are other objects than before, as what runs set is; None where all may be."""
+        if len(now) != len(self.attributes):
+            return None
+        pairs = zip(now.items(), self.attributes, strict=False)  # another thread may add to them
+        return {name for (name, value), before in pairs if value is not before}
 
     def moved(self) -> Iterator[tuple[Any, Keys]]:
         """The attributes that have other tensors now, where nothing else of them is different."""
@@ -415,7 +427,7 @@ def module_facts(
     return ModuleFacts(
         module,
         path,
-        () if rebound else tuple(module.__dict__.values()),  # which a run changes: contents are compared each time
+        tuple([MISSING if name in rebound else value for name, value in module.__dict__.items()]),
         MappingProxyType(contents),
         MappingProxyType(containers),
         MappingProxyType(structure(module)),
@@ -424,13 +436,22 @@ def module_facts(
         bool(rebound or touched.given(module.__dict__["_buffers"]))
         or any(moves(module.__dict__[name], touched) for name in containers),
         mentioned,
+        MappingProxyType({name: tuple(thing) for name in containers if _is_plain_list(thing := module.__dict__[name])}),
     )
 
 
+def _is_plain_list(thing: Any) -> bool:
+    return type(thing) is list and all(type(item) in SIMPLE for item in thing)
+
+
 def attribute_contents(
-    module: nn.Module, rebound: frozenset[str], touched: Touched, mentioned: AbstractSet[str]
+    module: nn.Module,
+    rebound: frozenset[str],
+    touched: Touched,
+    mentioned: AbstractSet[str],
+    names: AbstractSet[str] | None = None,
 ) -> dict[str, Any]:
-    """What is compared of the attributes that Python code of a module may read."""
+    """What is compared of the attributes that Python code of a module may read, or of some of them."""
     numbers = touched.numbers(module.__dict__)
     found = {
         name: _any(value)
@@ -441,9 +462,9 @@ def attribute_contents(
         if name not in mentioned and is_long(value)
         else content(value, touched=touched)
         for name, value in module.__dict__.items()
-        if name not in APART
+        if name not in APART and (names is None or name in names)
     }
-    replaced = module.__dict__.get("forward")
+    replaced = module.__dict__.get("forward") if names is None or "forward" in names else None
     if replaced is not None and not type(replaced).__module__.startswith("weft."):
         found["forward"] = Same(replaced)
     return found
