@@ -1,7 +1,7 @@
 """What the kernel tests share: compile, call with tensors, compare with float64."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,15 +19,15 @@ def targets() -> list[Target]:
 
 
 def compiled(target: Target, *emitters: Callable[[Module], None]) -> Callable[..., None]:
-    """Compile what the emitters add to one module; call it with a name, tensors, begin and end."""
+    """Compile what the emitters add to one module; call it with a name, tensors, begin, end, and where loops end."""
     module = Module(target)
     for emit in emitters:
         emit(module)
     library = compile_native(str(module), target, use_cache=False)
 
-    def call(name: str, *tensors: torch.Tensor, begin: int, end: int) -> None:
-        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(tensors), ctypes.c_int64, ctypes.c_int64)
-        kind(library.address(name))(*[tensor.data_ptr() for tensor in tensors], begin, end)
+    def call(name: str, *tensors: torch.Tensor, begin: int, end: int, ends: Sequence[int] = ()) -> None:
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(tensors), *[ctypes.c_int64] * (2 + len(ends)))
+        kind(library.address(name))(*[tensor.data_ptr() for tensor in tensors], begin, end, *ends)
 
     return call
 

@@ -114,19 +114,29 @@ def test_the_input_gradient_of_few_channels_goes_along_the_sum_inside_zeros(
     assert_untouched(whole)
 
 
+Ends = dict[int, int]  # of images, rows and columns of the output
+NO_ENDS: Ends = {}
+
+
 def weight_gradient(
-    target: Target, conv: ConvSizes, groups: int, tensors: tuple[torch.Tensor, torch.Tensor], images: int = 1
+    target: Target,
+    conv: ConvSizes,
+    groups: int,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    *,
+    images: int = 1,
+    ends: Ends = NO_ENDS,
 ) -> torch.Tensor:
     """Compute the gradient of a weight tile by tile."""
     x, gradient = tensors
     layouts = channels_last(x.shape[1], conv.in_size), channels_last(gradient.shape[1], conv.out_size)
     schedule = replace(choose_weight_gradient_schedule(conv, target), images=images)
-    kernel = WeightGradientKernel("weight", conv, groups, *layouts, schedule)
+    kernel = WeightGradientKernel("weight", conv, groups, *layouts, schedule, tuple(ends))
     call = compiled(target, lambda module: emit_weight_gradient(module, kernel))
     out, whole = guarded(groups, *conv.window.size, conv.in_channels, conv.out_channels)
     memory = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, gradient)]
     for tile in reversed(range(kernel.tile_count)):
-        call("weight", out, *memory, begin=tile, end=tile + 1)
+        call("weight", out, *memory, begin=tile, end=tile + 1, ends=tuple(ends.values()))
     assert_untouched(whole)
     shape = (groups, conv.out_channels, conv.in_channels, *conv.window.size)
     return out.flatten().as_strided(shape, (kernel.group_size, 1, *kernel.steps)).flatten(0, 1)
@@ -143,7 +153,7 @@ def test_the_weight_gradient_equals_autograd(
     per_group = in_channels // groups, out_channels // groups
     conv = ConvSizes("f32", 3, *per_group, size, window, dense=groups == 1)
     x, gradient = torch.randn(3, in_channels, *size), torch.randn(3, out_channels, *conv.out_size)
-    out = weight_gradient(target, conv, groups, (x, gradient), images)
+    out = weight_gradient(target, conv, groups, (x, gradient), images=images)
     shape = (out_channels, per_group[0], *window.size)
     options = (window.stride, window.padding, window.dilation, groups)
     eager = conv2d_weight(x, shape, gradient, *options)
@@ -152,17 +162,18 @@ def test_the_weight_gradient_equals_autograd(
 
 
 def depthwise_weight_gradient(
-    target: Target, conv: ConvSizes, tensors: tuple[torch.Tensor, torch.Tensor]
+    target: Target, conv: ConvSizes, tensors: tuple[torch.Tensor, torch.Tensor], ends: Ends = NO_ENDS
 ) -> torch.Tensor:
     """Compute the gradient of a depthwise weight tile by tile."""
     x, gradient = tensors
     layouts = channels_last(x.shape[1], conv.in_size), channels_last(x.shape[1], conv.out_size)
-    kernel = DepthwiseWeightKernel("weight", conv, *layouts, choose_depthwise_weight_schedule(conv, target))
+    schedule = choose_depthwise_weight_schedule(conv, target)
+    kernel = DepthwiseWeightKernel("weight", conv, *layouts, schedule, tuple(ends))
     call = compiled(target, lambda module: emit_depthwise_weight(module, kernel))
     out, whole = guarded(*conv.window.size, x.shape[1])
     memory = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, gradient)]
     for tile in reversed(range(kernel.tile_count)):
-        call("weight", out, *memory, begin=tile, end=tile + 1)
+        call("weight", out, *memory, begin=tile, end=tile + 1, ends=tuple(ends.values()))
     assert_untouched(whole)
     return out.permute(2, 0, 1)[:, None]
 
@@ -181,6 +192,38 @@ def test_the_weight_gradient_of_a_depthwise_convolution_equals_autograd(
     eager = conv2d_weight(x, shape, gradient, *options)
     exact = conv2d_weight(x.double(), shape, gradient.double(), *options)
     assert_as_exact_as_eager(out, eager, exact)
+
+
+ENDS: list[Ends] = [{0: 2}, {0: 0}, {1: 3}, {2: 4}, {0: 1, 1: 2}, {0: 4, 1: 5, 2: 1}, {1: 0, 2: 3}]
+
+
+def beyond(gradient: torch.Tensor, ends: Ends, number: float) -> torch.Tensor:
+    """A gradient with a number in the place of what lies beyond ends."""
+    found = gradient.clone()
+    for axis, end in ends.items():
+        found.narrow((0, 2, 3)[axis], end, found.shape[(0, 2, 3)[axis]] - end).fill_(number)
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize(
+    "ends", [{0: 2}, {0: 0}, {1: 3}, {2: 4}, {0: 1, 1: 2}, {0: 4, 1: 5, 2: 1}, {1: 0, 2: 3}], ids=str
+)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_nothing_beyond_an_end_is_added(target: Target, ends: Ends, window: ImageWindow) -> None:
+    size, options = (11, 13), (window.stride, window.padding, window.dilation)
+    for channels, groups, images in (((5, 21), 1, 1), ((1, 20), 1, 3), ((6, 9), 3, 2), ((8, 8), 8, 1)):
+        conv = ConvSizes("f32", 5, channels[0] // groups, channels[1] // groups, size, window, dense=groups == 1)
+        x, given = torch.randn(5, channels[0], *size), torch.randn(5, channels[1], *conv.out_size)
+        ends = {axis: min(end, (5, *conv.out_size)[axis]) for axis, end in ends.items()}
+        gradient, shape = beyond(given, ends, torch.nan), (channels[1], channels[0] // groups, *window.size)
+        if groups == channels[0] == channels[1]:
+            conv = replace(conv, out_channels=channels[1])
+            out = depthwise_weight_gradient(target, conv, (x, gradient), ends)
+        else:
+            out = weight_gradient(target, conv, groups, (x, gradient), images=images, ends=ends)
+        exact = conv2d_weight(x.double(), shape, beyond(given, ends, 0.0).double(), *options, groups)
+        torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
 
 
 def test_the_weight_gradient_of_no_image_is_zero() -> None:

@@ -16,6 +16,7 @@ from weft.ir.size_numbers import number_of, size_of_number
 from weft.ir.types import NumberType
 from weft.plan.draft import Draft, Planner
 from weft.plan.form.plan import KernelCall
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.pack import PackKernel
 
 WIDTH = 32
@@ -145,3 +146,20 @@ def test_backwards_compute_no_more_than_needed_where_several_sizes_vary(drafts: 
     vain = kernels_in_vain(net, calls, drafts)
     assert all(name.startswith("loop") for name in vain), vain
     assert len(vain) <= 3, vain  # embeddings' gradients before anything is added
+
+
+@pytest.mark.parametrize("groups", [1, 4, 16])
+def test_gradients_of_weights_of_convolutions_end_where_images_do(groups: int, drafts: list[Draft]) -> None:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(16, 16, 3, padding=1, groups=groups)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), convolution, nn.AdaptiveAvgPool2d(1))
+    hybrid = weft.hybridize(net)
+    for sizes in ((5, 3, 32, 30), (8, 3, 40, 40), (2, 3, 17, 22), (8, 3, 40, 40), (1, 3, 9, 9)):
+        x = torch.randn(sizes)
+        wanted = torch.autograd.grad(net(x).square().sum(), [*net.parameters()])
+        found = torch.autograd.grad(hybrid(x).square().sum(), [*net.parameters()])
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    calls = [call for draft in drafts for region in draft.regions for call in region.kernels.calls]
+    sums = [call for call in calls if isinstance(call.kernel, WeightGradientKernel | DepthwiseWeightKernel)]
+    assert len(sums) >= 2
+    assert all(call.kernel.ends == (0, 1, 2) for call in sums), [call.kernel.ends for call in sums]

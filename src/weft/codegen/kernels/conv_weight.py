@@ -1,7 +1,8 @@
 """Emit gradients of convolutions' weights: out[window place] += image^T x gradient, over all output pixels.
 
-Contract of the emitted functions: void name(out*, input*, of_output*, begin, end). They compute tiles [begin, end); out
-overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+Contract of the emitted functions: void name(out*, input*, of_output*, begin, end, ends...). They compute tiles
+[begin, end); out overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+Images, rows and columns of the output beyond an end are not added.
 
 For each place of the window a block has input channels as rows and output channels as columns; the sum goes over the
 output pixels whose window has that place inside the image (`seen_pixels`), image by image. Of depthwise convolutions
@@ -10,6 +11,7 @@ each channel is by itself, and vectors run along the channels.
 
 from functools import partial
 
+from weft.codegen.kernels.ends import Parameters, parameter_kinds
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -20,18 +22,20 @@ from weft.codegen.kernels.register_block import (
     PartOfSum,
     RegisterBlock,
 )
-from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, CutCount
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import Epilogue
 
+POINTERS = ("ptr", "ptr", "ptr")
+
 
 def emit_weight_gradient(module: Module, kernel: WeightGradientKernel) -> None:
     """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
-    writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
+    writer = module.function(kernel.name, parameter_kinds(kernel, POINTERS))
     if kernel.tile_count:
         WeightGradientEmitter(writer, kernel).emit()
 
@@ -43,12 +47,17 @@ class WeightGradientEmitter(BlockLoops):
         super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
-        self.pointers = list(writer.parameters[:-2])
+        given = Parameters.of(writer, kernel)
+        self.begin, self.end, self.given = given.begin, given.end, given.pointers
+        self.pointers = self.given
+        self.images, self.ends = given.ends.get(0), [end for axis, end in given.ends.items() if axis]
+        if self.images is not None and kernel.walk.parts.count > 1:
+            self.cut = CutCount.of(writer, self.images, kernel.schedule.images)
 
     def enter(self, matrix: Register) -> None:
         """Move all pointers to one group."""
         kernel, moved = self.kernel, self.vectors.moved
-        out, image, gradient = self.writer.parameters[:-2]
+        out, image, gradient = self.given
         image = self.vectors.address(image, kernel.input.offset)
         gradient = self.vectors.address(gradient, kernel.of_output.offset)
         self.pointers = [
@@ -62,13 +71,14 @@ class WeightGradientEmitter(BlockLoops):
         writer, kernel, moved = self.writer, self.kernel, self.vectors.moved
         out, image, gradient = self.pointers
         (down, across), (channel, line, column) = kernel.places, kernel.steps
+        images = at.iterations if self.images is None or self.cut is not None else self.images
         # Rows of a merged run go on through columns of the image; its numbers are side by side.
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
         image = moved(image, (at.first, kernel.input.image), (at.row, apart))
         gradient = moved(gradient, (at.first, kernel.of_output.image), (at.column, 1))
         with writer.loop(0, down) as rows, writer.loop(0, across) as along:
             to = moved(out, (at.row, channel), (rows.index, line), (along.index, column), (at.column, 1))
-            self.call_block(shape, [to, image, gradient, rows.index, along.index, at.iterations, at.phase])
+            self.call_block(shape, [to, image, gradient, rows.index, along.index, images, at.phase, *self.ends])
 
     def block_function(self, shape: BlockShape) -> str:
         """Emit the function of a shape."""
@@ -76,21 +86,24 @@ class WeightGradientEmitter(BlockLoops):
 
 
 class WeightGradientBlock:
-    """Emits the function of one register block: void block(out*, input*, of_output*, row, column, images, phase).
+    """Emits the function of one register block.
 
-    It adds up what some images give for one place of the window. Pointers are at the first image and at the block's
-    channels.
+    void block(out*, input*, of_output*, row, column, images, phase, ends...) adds up what some images give for a place
+    of the window. Pointers are at the first image and at the block's channels.
     """
 
     def __init__(self, module: Module, kernel: WeightGradientKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
-        self.writer = module.inner_function(self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64", "i64"])
+        sides = [axis for axis in kernel.ends if axis]
+        self.writer = module.inner_function(self.name, [*POINTERS, *["i64"] * (4 + len(sides))])
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
         self.block = RegisterBlock(self.vectors, shape)
-        self.out, self.image, self.gradient, self.row, self.column, self.images, phase = self.writer.parameters
-        self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
+        given, ends = self.writer.parameters[:7], self.writer.parameters[7:]
+        self.out, self.image, self.gradient, self.row, self.column, self.images, phase = given
+        self.ends = dict(zip(sides, ends, strict=True))
+        self.phase = PartOfSum.of(phase, kernel.walk.parts.count, varies=0 in kernel.ends)
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
@@ -128,10 +141,11 @@ class WeightGradientBlock:
 
     def _seen(self, axis: int, tap: Register) -> tuple[Register, Register]:
         """Give the first output row or column whose window has a place inside the image, and the one after the last."""
-        conv = self.kernel.conv
+        conv, end = self.kernel.conv, self.ends.get(axis + 1)
         if self.kernel.schedule.merge_columns and axis == 1:
-            return self.writer.integer(0), self.writer.integer(conv.out_size[1] if conv.images else 0)
-        return seen_pixels(self.writer, conv, axis, tap)
+            whole = self.writer.integer(conv.out_size[1] if conv.images else 0)
+            return self.writer.integer(0), whole if end is None else self.writer.minimum(whole, end)
+        return seen_pixels(self.writer, conv, axis, tap, end)
 
     def _numbers(self, line: Register, iteration: Register, _: int) -> list[Register]:
         """Load what the rows of the block see at a pixel."""
@@ -141,8 +155,13 @@ class WeightGradientBlock:
         return [vectors.load_splat(vectors.address(base, row * apart)) for row in range(self.shape.rows)]
 
 
-def seen_pixels(writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Register) -> tuple[Register, Register]:
-    """Give the first output row or column whose window has a place inside the image, and the one after the last."""
+def seen_pixels(
+    writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Register, end: Register | None = None
+) -> tuple[Register, Register]:
+    """Give the first output row or column whose window has a place inside the image, and the one after the last.
+
+    None is beyond an end.
+    """
     stride, padding, dilation = (
         field[axis] for field in (conv.window.stride, conv.window.padding, conv.window.dilation)
     )
@@ -154,13 +173,14 @@ def seen_pixels(writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Registe
     reach = writer.select(writer.compare("icmp sgt", reach, zero), reach, zero)
     last, _ = writer.divide(reach, stride)
     stop = writer.minimum(last, writer.integer(out_length))
+    stop = stop if end is None else writer.minimum(stop, end)
     return writer.minimum(first, stop), stop
 
 
 def emit_depthwise_weight(module: Module, kernel: DepthwiseWeightKernel) -> None:
     """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
-    writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
+    writer = module.function(kernel.name, parameter_kinds(kernel, POINTERS))
     if kernel.tile_count:
         _DepthwiseWeightEmitter(writer, kernel).emit()
 
@@ -172,9 +192,9 @@ class _DepthwiseWeightEmitter(BlockLoops):
         super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
-        out, image, gradient = writer.parameters[:-2]
-        offsets = (0, kernel.input.offset, kernel.of_output.offset)
-        pairs = zip((out, image, gradient), offsets, strict=True)
+        given = Parameters.of(writer, kernel)
+        self.begin, self.end, self.ends = given.begin, given.end, [*given.ends.values()]
+        pairs = zip(given.pointers, (0, kernel.input.offset, kernel.of_output.offset), strict=True)
         self.starts = [self.vectors.address(pointer, offset) for pointer, offset in pairs]
 
     def enter(self, matrix: Register) -> None:
@@ -182,7 +202,7 @@ class _DepthwiseWeightEmitter(BlockLoops):
 
     def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape at its first channel."""
-        self.call_block(shape, [self.vectors.moved(start, (at.column, 1)) for start in self.starts])
+        self.call_block(shape, [*(self.vectors.moved(start, (at.column, 1)) for start in self.starts), *self.ends])
 
     def block_function(self, shape: BlockShape) -> str:
         """Emit the function of a shape."""
@@ -190,15 +210,16 @@ class _DepthwiseWeightEmitter(BlockLoops):
 
 
 class _Block:
-    """Emits the function of one block: void block(out*, input*, of_output*), pointers at its first channel."""
+    """Emits the function of one block: void block(out*, input*, of_output*, ends...), pointers at its first channel."""
 
     def __init__(self, module: Module, kernel: DepthwiseWeightKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.vectors}.{shape.tail}"
-        self.writer: FunctionWriter = module.inner_function(self.name, ["ptr", "ptr", "ptr"])
+        self.writer: FunctionWriter = module.inner_function(self.name, [*POINTERS, *["i64"] * len(kernel.ends)])
         self.kernel = kernel
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
         self.counts = [shape.count(number, self.vectors.lanes) for number in range(shape.vectors)]
-        self.out, self.image, self.gradient = self.writer.parameters
+        (self.out, self.image, self.gradient), ends = self.writer.parameters[:3], self.writer.parameters[3:]
+        self.ends = dict(zip(kernel.ends, ends, strict=True))
         numbers = kernel.places * shape.vectors * self.vectors.lanes
         # Sums of an image and of all images, place by place: long chains of additions would round worse.
         self.of_image, self.total = (self.writer.scratch(self.vectors.element, numbers) for _ in range(2))
@@ -208,12 +229,12 @@ class _Block:
         writer, vectors, kernel = self.writer, self.vectors, self.kernel
         with writer.loop(0, kernel.places) as places:
             self._set(self.total, places.index, [vectors.zero] * len(self.counts))
-        with writer.loop(0, kernel.conv.images) as each:
+        with writer.loop(0, self.ends.get(0, kernel.conv.images)) as each:
             with writer.loop(0, kernel.places) as places:
                 self._set(self.of_image, places.index, [vectors.zero] * len(self.counts))
             image = vectors.moved(self.image, (each.index, kernel.input.image))
             gradient = vectors.moved(self.gradient, (each.index, kernel.of_output.image))
-            with writer.loop(0, kernel.conv.out_size[0]) as row:
+            with writer.loop(0, self.ends.get(1, kernel.conv.out_size[0])) as row:
                 line = vectors.moved(gradient, (row.index, kernel.of_output.row))
                 self._line(row.index, image, line)
             with writer.loop(0, kernel.places) as places:
@@ -236,7 +257,7 @@ class _Block:
                 line = vectors.moved(image, (seen, kernel.input.row))
                 line = vectors.address(line, -window.padding[1] * kernel.input.column)
                 with writer.loop(0, window.size[1]) as across:
-                    left, right = seen_pixels(writer, conv, 1, across.index)
+                    left, right = seen_pixels(writer, conv, 1, across.index, self.ends.get(2))
                     first = vectors.moved(
                         line,
                         (across.index, window.dilation[1] * kernel.input.column),

@@ -9,6 +9,7 @@ from weft.codegen.llvm.module import FunctionWriter, Register
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
@@ -28,6 +29,8 @@ Ended = (
     | ConvKernel
     | PoolKernel
     | WinogradKernel
+    | WeightGradientKernel
+    | DepthwiseWeightKernel
 )
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, View
 from weft.plan.kernels.gemm import EpilogueOperand, GemmKernel, Matrix, PackedMatrix, packed_size
+from weft.plan.kernels.images import Images
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
@@ -62,6 +64,20 @@ def _boxes_of_gradients(kernel: AttentionGradientKernel, begin: int, end: int) -
     ):
         found = _with_packed(found, place, (kernel.sizes.batch, operand, product), (begin, end))
     return found
+
+
+def _boxes_of_weight_gradient(kernel: WeightGradientKernel | DepthwiseWeightKernel, begin: int, end: int) -> Boxes:
+    del begin, end  # each tile reads all images
+    conv, item = kernel.conv, DTYPE_BYTES[kernel.conv.element]
+    groups = kernel.groups if isinstance(kernel, WeightGradientKernel) else 1
+    channels = conv.in_channels * groups if isinstance(kernel, WeightGradientKernel) else conv.out_channels
+
+    def seen(images: Images, size: tuple[int, int], count: int) -> ByteBox | None:
+        steps = zip((images.image, images.row, images.column, images.channel), (conv.images, *size, count), strict=True)
+        return box(images.offset, steps, item)
+
+    of_output = seen(kernel.of_output, conv.out_size, conv.out_channels * groups)
+    return None, seen(kernel.input, conv.in_size, channels), of_output
 
 
 Packed = tuple[tuple[int, ...], Matrix | PackedMatrix, GemmKernel]  # a batch, an operand, the product of one matrix
@@ -225,6 +241,12 @@ def _axes_of_gradients(kernel: AttentionGradientKernel) -> Axes:
     )
 
 
+def _axes_of_weight_gradient(kernel: WeightGradientKernel | DepthwiseWeightKernel) -> Axes:
+    conv, given, item = kernel.conv, kernel.of_output, DTYPE_BYTES[kernel.conv.element]
+    of_output = tuple(step * item for step in (given.image, given.row, given.column))
+    return (conv.images, *conv.out_size), (None, (kernel.input.image * item, 0, 0), of_output)
+
+
 def _axes_of_images(kernel: ConvKernel | PoolKernel | WinogradKernel) -> Axes:
     counts = (kernel.images, *kernel.out_size)
     given = (kernel.input.image * DTYPE_BYTES[kernel.element], 0, 0)  # rows and columns of the input are windows'
@@ -253,6 +275,8 @@ AXES: Mapping[type[Kernel], Callable[[Any], Axes]] = {
     ConvKernel: _axes_of_images,
     PoolKernel: _axes_of_images,
     WinogradKernel: _axes_of_images,
+    WeightGradientKernel: _axes_of_weight_gradient,
+    DepthwiseWeightKernel: _axes_of_weight_gradient,
 }
 
 BOXES: Mapping[type[Kernel], Callable[[Any, int, int], Boxes]] = {
@@ -261,4 +285,6 @@ BOXES: Mapping[type[Kernel], Callable[[Any, int, int], Boxes]] = {
     AttentionKernel: _boxes_of_attention,
     AttentionGradientKernel: _boxes_of_gradients,
     ScatterKernel: _boxes_of_scatter,
+    WeightGradientKernel: _boxes_of_weight_gradient,
+    DepthwiseWeightKernel: _boxes_of_weight_gradient,
 }

@@ -20,6 +20,7 @@ from weft.plan.form.plan import KernelCall, LoopEnd
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
@@ -40,6 +41,8 @@ ENDED = (
     ConvKernel,
     PoolKernel,
     WinogradKernel,
+    WeightGradientKernel,
+    DepthwiseWeightKernel,
 )
 
 
@@ -168,6 +171,8 @@ class CallEnds:
             return [(size, times) for size, times in values if times == 1 and size in scores]
         if isinstance(kernel, AttentionGradientKernel):
             return [(size, times) for size, times in self._without_share(kernel, axis) if times == 1]
+        if isinstance(kernel, WeightGradientKernel | DepthwiseWeightKernel):
+            return sorted(self._nothing_read(len(self.call.writes) + 1, axis), key=lambda one: one[1])
         if isinstance(kernel, ScatterKernel):
             return sorted(self._scattered(kernel, axis), key=lambda one: one[1])
         if not isinstance(kernel, GemmKernel) or axis != len(kernel.batch) + 2:
@@ -265,7 +270,7 @@ def _can_end(kernel: Kernel, axis: int) -> bool:
         return axis < len(kernel.batch) or plain
     if isinstance(kernel, ConvKernel):
         return kernel.way != "dot"
-    return isinstance(kernel, PoolKernel | WinogradKernel)
+    return isinstance(kernel, PoolKernel | WinogradKernel | WeightGradientKernel | DepthwiseWeightKernel)
 
 
 def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, stride: int) -> bool:

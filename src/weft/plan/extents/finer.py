@@ -9,6 +9,7 @@ from math import prod
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel, conv_with_ends
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, with_strides
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel
 from weft.plan.kernels.kernel import Kernel
@@ -23,6 +24,12 @@ from weft.plan.kernels.winograd import WinogradKernel, winograd_with_ends
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
 SHARES, ATTENTION_ROWS = 16, 32  # tiles of a loop, and rows of one of an attention, that lanes share at small sizes too
 LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
+
+
+AS_THEY_ARE = (
+    PackKernel | PoolKernel | AttentionGradientKernel | ScatterKernel | WeightGradientKernel | DepthwiseWeightKernel
+)
+"""Kernels that are cut into no other tiles where loops of theirs end."""
 
 
 def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
@@ -51,7 +58,7 @@ def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
         return conv_with_ends(kernel, dimensions)
     if isinstance(kernel, WinogradKernel):
         return winograd_with_ends(kernel, dimensions)
-    assert isinstance(kernel, PackKernel | PoolKernel | AttentionGradientKernel | ScatterKernel)
+    assert isinstance(kernel, AS_THEY_ARE)
     return replace(kernel, ends=dimensions)
 
 

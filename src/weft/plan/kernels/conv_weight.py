@@ -45,11 +45,12 @@ class WeightGradientSchedule:
 
 @dataclass(frozen=True)
 class WeightGradientKernel(Kernel):
-    """One gradient; arguments are out, input, gradient of the output, begin, end.
+    """One gradient; arguments are out, input, gradient of the output, begin, end, ends.
 
     What comes out lies densely as groups, input channels, rows and columns of the window, output channels; where
     columns are merged, as groups, rows and columns of the window, input channels, output channels. The output
     gradient's channels lie side by side. Channels are counted per group.
+    `ends` are among the dimensions of images, rows and columns of the output: what is beyond is not added.
     """
 
     name: str
@@ -58,6 +59,7 @@ class WeightGradientKernel(Kernel):
     input: Images
     of_output: Images
     schedule: WeightGradientSchedule
+    ends: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -205,7 +207,7 @@ class DepthwiseWeightSchedule:
 
 @dataclass(frozen=True)
 class DepthwiseWeightKernel(Kernel):
-    """One gradient; arguments are out, input, gradient of the output, begin, end.
+    """One gradient; arguments are out, input, gradient of the output, begin, end, ends: as above.
 
     `out_channels` of the convolution are all channels. They lie side by side in both tensors and in what comes out,
     which is dense as rows and columns of the window, channels.
@@ -216,6 +218,7 @@ class DepthwiseWeightKernel(Kernel):
     input: Images
     of_output: Images
     schedule: DepthwiseWeightSchedule
+    ends: tuple[int, ...] = ()
 
     @property
     def places(self) -> int:
