@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -220,6 +221,26 @@ class CallEnds:
                 found.add((size, times))
         return found
 
+    def copied(self, number: int) -> set[tuple[int, int, int, Polynomial]]:
+        """Along which dimensions an argument is 0: places of each position, positions in a row, and of which size."""
+        counts, steps = self.axes or ((), ())
+        own, begin = steps[number], self._begins[number]
+        found = {
+            (axis, times, -(-counts[axis] // times), size)
+            for axis in range(len(counts))
+            for size, times in self._nothing_read(number, axis)
+        }
+        if own is None or begin is None:
+            return found
+        for (stride, count, size), axis in product(
+            self.nothing.get(self.call.arguments[number].buffer, ()), range(len(counts))
+        ):
+            times, rest = divmod(stride, own[axis]) if own[axis] > 0 else (0, 1)
+            is_line = not rest and 1 < times * count < counts[axis] and not counts[axis] % (times * count)
+            if is_line and not begin // stride % count and follows(counts, own, axis, begin, stride):
+                found.add((axis, times, count, size))  # several rows of positions, one behind the other
+        return found
+
     def parts(self, number: int, ends: Ends) -> Parts:
         """What is touched of an argument, by where loops end."""
         counts, steps = self.axes or ((), ())
@@ -327,16 +348,13 @@ def nothing_beyond(
         own, begin = steps[number], ends._begins[number]
         if own is None or begin is None:
             continue
-        zeros = {(axis, size, 1) for axis, size in hidden.filled(number, kind)}
+        zeros = {(axis, 1, counts[axis], size) for axis, size in hidden.filled(number, kind)}
         source = kernel.results[number]
         if source < len(kernel.inputs):  # a copy
-            argument = len(call.writes) + source
-            zeros |= {
-                (axis, size, times) for axis in range(len(counts)) for size, times in ends._nothing_read(argument, axis)
-            }
+            zeros |= ends.copied(len(call.writes) + source)
         found[place.buffer] = {
-            (own[axis] * times, -(-counts[axis] // times), size)
-            for axis, size, times in zeros
+            (own[axis] * times, count, size)
+            for axis, times, count, size in zeros
             if follows(counts, own, axis, begin, own[axis] * times)
         }
     return found
