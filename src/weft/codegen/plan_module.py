@@ -336,7 +336,8 @@ class _CallWriter:
         """Write where a loop ends in this call."""
         f = self.writer
         size = f.convert("sext", f.load("i32", self.address(Location(end.size))), "i64")
-        return f.minimum(f.multiply(f.add(size, end.more), end.times), f.integer(end.most))
+        count = f.multiply(f.add(size, end.more), end.times)
+        return f.minimum(f.maximum(count, f.integer(0)) if end.more < 0 else count, f.integer(end.most))
 
     def _run_needed(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import axes_of, boxes_of
 from weft.plan.extents.hidden import Hidden
-from weft.plan.extents.parts import Part, PartKey, Parts
+from weft.plan.extents.parts import NEVER, Part, PartKey, Parts
 from weft.plan.form.plan import KernelCall, LoopEnd
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
@@ -49,11 +49,15 @@ ENDED = (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A dimension of which (size + more) * times places are needed."""
+    """A dimension of which (size + more) * times places are needed.
+
+    With `row` it is a later part of a dimension of so many positions.
+    """
 
     size: Polynomial
     times: int
     more: int
+    row: int = 0
 
     def of(self, holders: Mapping[Polynomial, int], most: int) -> LoopEnd:
         """The same as a plan has it."""
@@ -120,6 +124,8 @@ class CallEnds:
         _, steps = self.axes
         found: dict[tuple[Polynomial, int], int] | None = None
         if all((own := steps[number]) is None or own[axis] == 0 for number in range(len(self.call.writes))):
+            if isinstance(kernel, WeightGradientKernel | DepthwiseWeightKernel):
+                return self._of_images(len(self.call.writes) + 1, axis)
             return [End(size, times, 0) for size, times in self._summed(kernel, axis)]
         for number, parts in written.items():
             own = steps[number]
@@ -172,8 +178,6 @@ class CallEnds:
             return [(size, times) for size, times in values if times == 1 and size in scores]
         if isinstance(kernel, AttentionGradientKernel):
             return [(size, times) for size, times in self._without_share(kernel, axis) if times == 1]
-        if isinstance(kernel, WeightGradientKernel | DepthwiseWeightKernel):
-            return sorted(self._nothing_read(len(self.call.writes) + 1, axis), key=lambda one: one[1])
         if isinstance(kernel, ScatterKernel):
             return sorted(self._scattered(kernel, axis), key=lambda one: one[1])
         if not isinstance(kernel, GemmKernel) or axis != len(kernel.batch) + 2:
@@ -221,6 +225,18 @@ class CallEnds:
                 found.add((size, times))
         return found
 
+    def _of_images(self, number: int, axis: int) -> list[End]:
+        """Where a sum over images, or some of them, ends: where an output's gradient does."""
+        counts, steps = self.axes or ((), ())
+        own, begin = steps[number], self._begins[number]
+        found = []
+        for stride, count, size in self.nothing.get(self.call.arguments[number].buffer, ()):
+            if own is not None and begin is not None and stride == own[axis]:
+                first = _inside(counts, own, axis, begin, count)
+                if first is not None and first + counts[axis] <= count:
+                    found.append(End(size, 1, -first, count))
+        return found
+
     def copied(self, number: int) -> set[tuple[int, int, int, Polynomial]]:
         """Along which dimensions an argument is 0: places of each position, positions in a row, and of which size."""
         counts, steps = self.axes or ((), ())
@@ -249,7 +265,14 @@ class CallEnds:
         if own is None or begin is None:
             return found
         for axis, end in ends.items():
-            if own[axis] > 0 and follows(counts, own, axis, begin, own[axis] * end.times):
+            if end.row:
+                first = _inside(counts, own, axis, begin, end.row) if own[axis] > 0 else None
+                if first == -end.more:
+                    least = np.full(end.row, NEVER, np.int32)
+                    least[first : first + counts[axis]] = np.arange(first, first + counts[axis])
+                    part = Part(own[axis], end.size, least)
+                    found[part.key] = part
+            elif own[axis] > 0 and follows(counts, own, axis, begin, own[axis] * end.times):
                 part = end.part(own[axis], counts[axis])
                 found[part.key] = part
         return found

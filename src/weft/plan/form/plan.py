@@ -49,7 +49,10 @@ class NeededTiles:
 
 @dataclass(frozen=True, slots=True)
 class LoopEnd:
-    """Where a loop of a kernel ends: at (size + more) * times, but at `most`; the size is an i32 in an input buffer."""
+    """Where a loop of a kernel ends: at (size + more) * times, but at `most`; the size is an i32 in an input buffer.
+
+    With `more` below zero the loop goes over a later part of a dimension, of which a small size has nothing.
+    """
 
     size: int
     more: int
@@ -58,7 +61,7 @@ class LoopEnd:
 
     def count(self, size: int) -> int:
         """Give the count of a size."""
-        return min((size + self.more) * self.times, self.most)
+        return min(max((size + self.more) * self.times, 0), self.most)
 
 
 @dataclass(frozen=True, slots=True)
