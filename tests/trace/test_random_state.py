@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -51,6 +52,21 @@ def test_a_seed_is_a_constant_that_is_set(values: Emitted) -> None:
     draw(ledger)
     assert values.ops()[-3:] == ["constant", "set_random_state", "random_state"] or "constant" in values.ops()
     assert values.ops().count("set_random_state") == 1
+
+
+def test_what_other_threads_draw_meanwhile_is_no_business_of_the_program(values: Emitted) -> None:
+    ledger = RandomLedger(values.emit)
+    for seed in (None, 99):
+        if seed is not None:
+            torch.manual_seed(seed)
+            draw(ledger)
+        before = values.ops().count("set_random_state")
+        thread = threading.Thread(target=torch.rand, args=(3,))
+        thread.start()
+        thread.join()
+        draw(ledger)
+        ledger.finish()
+        assert values.ops().count("set_random_state") == before
 
 
 def test_going_back_to_a_moment_sets_the_state_saved_there(values: Emitted) -> None:

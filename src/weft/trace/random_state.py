@@ -107,6 +107,10 @@ class RandomLedger:
         now = _fingerprint(state)
         if now == self._current:
             return
+        if now not in self._moments and now[:BYTES_OF_SEED] == self._current[:BYTES_OF_SEED]:
+            # Another thread has drawn meanwhile: code that is traced gives each moment a seed of its own.
+            torch.set_rng_state(torch.Generator().manual_seed(_seed_of(now)).get_state())
+            return
         self._save_current()
         known = self._moments.get(now)
         if known is None and not self._is_seeded(state):
@@ -118,7 +122,7 @@ class RandomLedger:
 
     def _is_seeded(self, state: torch.Tensor) -> bool:
         """Whether a seed gives this state, and no tensor that the code may reach has it."""
-        seed = int.from_bytes(_fingerprint(state)[:BYTES_OF_SEED], sys.byteorder)
+        seed = _seed_of(_fingerprint(state))
         held = (slot.get() for slot in self._places.values())
         kept = any(_is_state(tensor, state) and torch.equal(tensor, state) for tensor in held)
         return not kept and torch.equal(state, torch.Generator().manual_seed(seed).get_state())
@@ -153,6 +157,10 @@ class NoDraws(RandomLedger):
 
 def _is_state(thing: object, state: torch.Tensor) -> bool:
     return type(thing) is torch.Tensor and thing.dtype == state.dtype and thing.shape == state.shape
+
+
+def _seed_of(state: bytes) -> int:
+    return int.from_bytes(state[:BYTES_OF_SEED], sys.byteorder)
 
 
 def _fingerprint(state: torch.Tensor) -> bytes:
