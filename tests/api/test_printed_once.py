@@ -114,3 +114,26 @@ def test_what_is_logged_keeps_its_order_and_its_error(heard: Heard) -> None:
         found(torch.ones(2))
         assert heard.texts == ["first", "second torch.float32", "third 2"]
         heard.texts.clear()
+
+
+def test_handlers_are_given_what_was_logged_where_it_stays_what_it_is() -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    LOGGER.addHandler(handler)
+    given = [1]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        LOGGER.info("of %s, %s", tuple(x.shape), "by name")
+        LOGGER.info("a list: %s", given)
+        LOGGER.info("nothing")
+        return x * 2
+
+    hybrid = weft.hybridize(function)
+    try:
+        for size in (3, 5, 4):
+            hybrid(torch.ones(size))
+    finally:
+        LOGGER.removeHandler(handler)
+    assert [record.getMessage() for record in records[:3]] == ["of (3,), by name", "a list: [1]", "nothing"]
+    assert [record.args for record in records[:3]] == [((3,), "by name"), (), ()]

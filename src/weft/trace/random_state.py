@@ -1,10 +1,11 @@
 """Record seeding while Python is traced, so that every run seeds the same, or refuse it.
 
 Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
-ledger therefore sets it by hand, at the beginning and once per random operator: every moment of the program gets a
-state of its own. A state that the ledger has seen is a moment of the program (fork_rng, checkpointing) and becomes a
-value saved there; one that a seed gives was set by one, and becomes a constant. Any other was kept somewhere, where
-another one may be at the next call.
+ledger therefore sets it by hand, once per random operator, and at the beginning where a call finds it as a seed leaves
+it: every moment of the program gets a state of its own. A state that the ledger has seen is a moment of the program
+(fork_rng, checkpointing) and becomes a value saved there; one that a seed gives was set by one, and becomes a constant.
+Any other was kept somewhere, where another one may be at the next call; or another thread has drawn meanwhile, which is
+told by the seed that a state begins with.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from weft.trace.python_state.locations import Slot
 
 Emit = Callable[..., Value]
 BYTES_OF_SEED = 8  # with which a state begins
-_SEEDS = count(1 << 50)  # far from those that people seed with: a state seen before would be no constant
+OWN_SEEDS = range(1 << 50, 1 << 51)  # far from those that people seed with: a state seen before would be no constant
+_SEEDS = count(OWN_SEEDS.start)
 
 
 class OwnGenerators:
@@ -66,13 +68,16 @@ class RandomLedger:
         self._before = torch.get_rng_state()
         self._moments: dict[bytes, Value] = {}
         self._type = contiguous(torch.uint8, tuple(self._before.shape))
-        # Where a call begins is no seed, though that of this call may be where one leads.
-        self.after_random_operator()
+        self._current = _fingerprint(self._before)
+        self._has_set = False
+        if _is_where_a_seed_leads(self._before):  # one that code sets may lead there, too
+            self.after_random_operator()
 
     def successor(self) -> RandomLedger:
         """Follows code that runs later, at a moment that no value of this program is, but may go back to those."""
         found = RandomLedger(self._emit, self._places)
         found._moments = dict(self._moments)
+        found.after_random_operator()
         return found
 
     def before_random_operator(self) -> None:
@@ -82,8 +87,10 @@ class RandomLedger:
 
     def after_random_operator(self) -> None:
         """Give the moment after an operator a state of its own, another one each time that code has gone back."""
-        torch.set_rng_state(torch.Generator().manual_seed(next(_SEEDS)).get_state())
-        self._current = _fingerprint(torch.get_rng_state())
+        self._has_set = True
+        state = torch.Generator().manual_seed(next(_SEEDS)).get_state()
+        torch.set_rng_state(state)
+        self._current = _fingerprint(state)
 
     def finish(self) -> None:
         """Record a seed that nothing has drawn from yet."""
@@ -95,8 +102,9 @@ class RandomLedger:
             refuse("random state", user_place())
 
     def restore(self) -> None:
-        """Leave the generator as tracing found it."""
-        torch.set_rng_state(self._before)
+        """Leave the generator as tracing found it; what other threads have drawn since stays drawn."""
+        if self._has_set or not _have_one_seed(_fingerprint(torch.get_rng_state()), _fingerprint(self._before)):
+            torch.set_rng_state(self._before)
 
     def _save_current(self) -> None:
         if self._current not in self._moments:
@@ -107,9 +115,7 @@ class RandomLedger:
         now = _fingerprint(state)
         if now == self._current:
             return
-        if now not in self._moments and now[:BYTES_OF_SEED] == self._current[:BYTES_OF_SEED]:
-            # Another thread has drawn meanwhile: code that is traced gives each moment a seed of its own.
-            torch.set_rng_state(torch.Generator().manual_seed(_seed_of(now)).get_state())
+        if self._is_of_another_thread(state, now):
             return
         self._save_current()
         known = self._moments.get(now)
@@ -120,12 +126,28 @@ class RandomLedger:
         self._emit("set_random_state", (value,), NOTHING)
         self._current = now
 
+    def _is_of_another_thread(self, state: torch.Tensor, now: bytes) -> bool:
+        """Whether another thread has drawn, or follows code as this one does; if so, this goes on from its moment."""
+        drawn = _have_one_seed(now, self._current)
+        if now in self._moments or not (drawn or _seed_of(now) in OWN_SEEDS) or self._is_kept(state):
+            return False
+        current = torch.Generator().manual_seed(_seed_of(self._current)).get_state()
+        if _fingerprint(current) == self._current:
+            torch.set_rng_state(current)
+        elif drawn:  # it is as others leave it
+            if self._current in self._moments:
+                self._moments[now] = self._moments[self._current]
+            self._current = now
+        return True
+
+    def _is_kept(self, state: torch.Tensor) -> bool:
+        """Whether a tensor that the code may reach is this state."""
+        held = (slot.get() for slot in self._places.values())
+        return any(_is_state(tensor, state) and torch.equal(tensor, state) for tensor in held)
+
     def _is_seeded(self, state: torch.Tensor) -> bool:
         """Whether a seed gives this state, and no tensor that the code may reach has it."""
-        seed = _seed_of(_fingerprint(state))
-        held = (slot.get() for slot in self._places.values())
-        kept = any(_is_state(tensor, state) and torch.equal(tensor, state) for tensor in held)
-        return not kept and torch.equal(state, torch.Generator().manual_seed(seed).get_state())
+        return not self._is_kept(state) and _is_where_a_seed_leads(state)
 
 
 class NoDraws(RandomLedger):
@@ -161,6 +183,15 @@ def _is_state(thing: object, state: torch.Tensor) -> bool:
 
 def _seed_of(state: bytes) -> int:
     return int.from_bytes(state[:BYTES_OF_SEED], sys.byteorder)
+
+
+def _have_one_seed(one: bytes, other: bytes) -> bool:
+    return one[:BYTES_OF_SEED] == other[:BYTES_OF_SEED]
+
+
+def _is_where_a_seed_leads(state: torch.Tensor) -> bool:
+    seed = _seed_of(_fingerprint(state))
+    return torch.equal(state, torch.Generator().manual_seed(seed).get_state())
 
 
 def _fingerprint(state: torch.Tensor) -> bytes:

@@ -55,11 +55,13 @@ class Printed:
         self.texts.append((keywords.get("file"), text.getvalue()))
 
     def note_log(self, logger: logging.Logger, record: logging.LogRecord) -> None:
-        """Note what is logged, as text: what it is of is another thing later."""
+        """Note what is logged; as text, where what it is of may be another thing later."""
         if isinstance(record.args, tuple):
-            record.args = tuple(number_of_call(one) if isinstance(one, NUMBERS) else one for one in record.args)
-        record.msg, record.args = record.getMessage(), None
-        self.texts.append(Logged(logger, record.levelno, record.msg, record))
+            record.args = tuple(map(_as_in_the_call, record.args))
+        text = record.getMessage()
+        if not isinstance(record.args, tuple) or not all(map(_stays, record.args)):
+            record.msg, record.args = text, ()
+        self.texts.append(Logged(logger, record.levelno, text, record))
 
     def decided(self) -> None:
         """Refuse what has been printed, as values decide what follows; from now on nothing may be printed."""
@@ -77,6 +79,21 @@ class Printed:
 
 
 NUMBERS = (torch.SymInt, torch.SymFloat)
+STEADY = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
+
+
+def _as_in_the_call(thing: Any) -> Any:
+    """A number, or a tuple of such, as the call has it that is traced."""
+    if isinstance(thing, NUMBERS):
+        return number_of_call(thing)
+    return tuple(map(_as_in_the_call, thing)) if type(thing) in (tuple, torch.Size) else thing
+
+
+def _stays(thing: Any) -> bool:
+    """Whether nobody can change a thing."""
+    return type(thing) in STEADY or (type(thing) is tuple and all(map(_stays, thing)))
+
+
 OWN = ("torch", "weft")  # whose logs tell of tracing itself
 
 
