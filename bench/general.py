@@ -72,6 +72,39 @@ class Texts(nn.Module):
         return self.layers(x)
 
 
+class Around(nn.Module):
+    """Layers before and behind a running sum, which no kernel computes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.behind = Block(width, 4), Block(width, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add up along each text between two layers."""
+        return self.behind(torch.cumsum(self.before(x), 1))
+
+
+class Biased(nn.Module):
+    """Attention that is written out, with a bias for how far apart two words are."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.words, self.apart = nn.Embedding(1000, width), nn.Embedding(32, 4)
+        self.layers = nn.ModuleList(nn.Linear(width, 3 * width, bias=False) for _ in range(4))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Encode texts."""
+        x, places = self.words(words), torch.arange(words.shape[1], device=words.device)
+        apart = (places[None] - places[:, None]).clamp(-15, 15) + 16
+        bias = self.apart(apart).permute(2, 0, 1)
+        for layer in self.layers:
+            batch, length, width = x.shape
+            query, key, value = layer(x).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+            shares = torch.softmax(query @ key.mT / 8 + bias, -1)
+            x = x + (shares @ value).transpose(1, 2).reshape(batch, length, width)
+        return x
+
+
 def images() -> nn.Module:
     """A small network of convolutions."""
 
@@ -203,6 +236,8 @@ SUBJECTS: dict[str, Subject] = {
     "encoder of one text": Subject(lambda: Texts(256, 2), words, FIRST_LENGTHS, LENGTHS),
     "layer of texts": Subject(lambda: Block(128, 2), texts(128), FIRST_BATCHES, BATCHES),
     "encoder of texts": Subject(lambda: Texts(128, 2), words, FIRST_BATCHES, BATCHES),
+    "an operator between layers": Subject(lambda: Around(128), texts(128), FIRST_BATCHES, BATCHES),
+    "biases by distance": Subject(lambda: Biased(256), words, FIRST_LENGTHS, LENGTHS),
     "torch's encoder layer": Subject(
         lambda: nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0),
         texts(128),

@@ -25,7 +25,11 @@ NAMES = {
 def told_otherwise(name: str) -> UsageError | None:
     """The error for a name that others have, with what does that here; None for any other name."""
     fix = NAMES.get(name)
-    return None if fix is None else UsageError(f"weft has no function {name!r}", why="its name is another one", fix=fix)
+    return (
+        None
+        if fix is None
+        else UsageError(f"weft has no function {name!r}", why="others have it under that name", fix=fix)
+    )
 
 
 class _Room(ModuleType):

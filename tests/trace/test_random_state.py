@@ -69,6 +69,23 @@ def test_what_other_threads_draw_meanwhile_is_no_business_of_the_program(values:
         assert values.ops().count("set_random_state") == before
 
 
+def test_traces_that_overlap_leave_the_generator_as_they_found_it(values: Emitted) -> None:
+    torch.manual_seed(3)
+    torch.rand(2)
+    found = torch.get_rng_state()
+    one = RandomLedger(values.emit)
+    draw(one)
+    other = RandomLedger(values.emit)
+    draw(other)
+    one.restore()
+    assert torch.equal(torch.get_rng_state(), found)
+    draw(other)
+    other.finish()
+    other.restore()
+    assert torch.equal(torch.get_rng_state(), found)
+    assert "set_random_state" not in values.ops()
+
+
 def test_going_back_to_a_moment_sets_the_state_saved_there(values: Emitted) -> None:
     ledger = RandomLedger(values.emit)
     moment = torch.get_rng_state()

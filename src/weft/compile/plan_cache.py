@@ -145,7 +145,7 @@ def _varying_text(question: Question, position: Mapping[Value, int]) -> str:
         (position[value], named(within)) for some in (varying.within, varying.inputs) for value, within in some.items()
     )
     numbers = sorted((position[value], str(size)) for value, size in varying.numbers.items())
-    sizes = sorted((position[value], str(size)) for value, size in varying.holders.items()) if numbers else []
+    sizes = sorted((position[value], str(size)) for value, size in varying.holders.items())
     return repr((held, len(varying.within), [*places], numbers, sizes))
 
 

@@ -43,8 +43,9 @@ def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequ
 KINDS: tuple[BufferKind, ...] = ("input", "output", "constant")
 
 
-def _varying_buffers(region: Region, fused: Fused, varying: VaryingSizes, handed_on: HandedOn) -> VaryingBuffers:
+def _varying_buffers(region: Region, fused: Fused, handed_on: HandedOn) -> VaryingBuffers:
     """What varies of the buffers of a region's plan."""
+    varying = handed_on.varying
     numbers = {kind: {buffer.index: number for number, buffer in fused.plan.of_kind(kind)} for kind in KINDS}
     inputs, outputs = numbers["input"], numbers["output"]
     sizes = {
@@ -271,11 +272,11 @@ class Planner:
 
     def _region(self, region: Region, given: Pairs, handed_on: HandedOn | None) -> DraftRegion:
         """Fuse a region into kernels; those behind it have been."""
-        fused = fuse(region, self.target, varies=self.varying is not None)
+        fused = fuse(region, self.target, varies=handed_on is not None)
         plan, replaced = write_in_place(merge_loops(fused.plan, self.target), given, self.target)
         plan = write_over_operands(plan, self.lanes, self.target)
-        if self.varying is not None and handed_on is not None:
-            plan, needed = with_needed_tiles(plan, _varying_buffers(region, fused, self.varying, handed_on))
+        if handed_on is not None:
+            plan, needed = with_needed_tiles(plan, _varying_buffers(region, fused, handed_on))
             for number, parts in needed.items():
                 handed_on.note(region.inputs[plan.buffers[number].index], parts)
         return DraftRegion(region, replace(fused, plan=plan), dict(replaced), self)

@@ -30,6 +30,7 @@ Emit = Callable[..., Value]
 BYTES_OF_SEED = 8  # with which a state begins
 OWN_SEEDS = range(1 << 50, 1 << 51)  # far from those that people seed with: a state seen before would be no constant
 _SEEDS = count(OWN_SEEDS.start)
+_OUTSIDE: dict[int, torch.Tensor] = {}  # by the seed of where a trace stands: the state that it puts back
 
 
 class OwnGenerators:
@@ -65,12 +66,13 @@ class RandomLedger:
         """`places` are those of tensors that the code may reach: some may be states."""
         self._emit = emit
         self._places = places
-        self._before = torch.get_rng_state()
+        state = torch.get_rng_state()
+        self._current = _fingerprint(state)
+        self._before = _OUTSIDE.get(_seed_of(self._current), state)  # another thread may be in the middle of a trace
         self._moments: dict[bytes, Value] = {}
-        self._type = contiguous(torch.uint8, tuple(self._before.shape))
-        self._current = _fingerprint(self._before)
+        self._type = contiguous(torch.uint8, tuple(state.shape))
         self._has_set = False
-        if _is_where_a_seed_leads(self._before):  # one that code sets may lead there, too
+        if _is_where_a_seed_leads(state):  # one that code sets may lead there, too
             self.after_random_operator()
 
     def successor(self) -> RandomLedger:
@@ -87,10 +89,11 @@ class RandomLedger:
 
     def after_random_operator(self) -> None:
         """Give the moment after an operator a state of its own, another one each time that code has gone back."""
-        self._has_set = True
-        state = torch.Generator().manual_seed(next(_SEEDS)).get_state()
+        self._leave()
+        seed = next(_SEEDS)
+        state = torch.Generator().manual_seed(seed).get_state()
+        self._current, self._has_set, _OUTSIDE[seed] = _fingerprint(state), True, self._before
         torch.set_rng_state(state)
-        self._current = _fingerprint(state)
 
     def finish(self) -> None:
         """Record a seed that nothing has drawn from yet."""
@@ -105,6 +108,11 @@ class RandomLedger:
         """Leave the generator as tracing found it; what other threads have drawn since stays drawn."""
         if self._has_set or not _have_one_seed(_fingerprint(torch.get_rng_state()), _fingerprint(self._before)):
             torch.set_rng_state(self._before)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._has_set:  # else the moment is another trace's, or none's
+            _OUTSIDE.pop(_seed_of(self._current), None)
 
     def _save_current(self) -> None:
         if self._current not in self._moments:
@@ -129,7 +137,9 @@ class RandomLedger:
     def _is_of_another_thread(self, state: torch.Tensor, now: bytes) -> bool:
         """Whether another thread has drawn, or follows code as this one does; if so, this goes on from its moment."""
         drawn = _have_one_seed(now, self._current)
-        if now in self._moments or not (drawn or _seed_of(now) in OWN_SEEDS) or self._is_kept(state):
+        put_back = _have_one_seed(now, _fingerprint(self._before)) and not _is_where_a_seed_leads(state)
+        is_other = drawn or put_back or _seed_of(now) in OWN_SEEDS
+        if now in self._moments or not is_other or self._is_kept(state):
             return False
         current = torch.Generator().manual_seed(_seed_of(self._current)).get_state()
         if _fingerprint(current) == self._current:

@@ -42,7 +42,7 @@ def _boxes_of_scatter(kernel: ScatterKernel, begin: int, end: int) -> Boxes:
 
 def _boxes_of_product(kernel: GemmKernel, begin: int, end: int) -> Boxes:
     found = kernel.boxes(begin, end)
-    if not is_packed_by_matrix(kernel):
+    if not _is_packed_by_matrix(kernel):
         return found
     return _with_packed(found, 2, (kernel.batch, kernel.right, kernel), kernel.walk.covered(begin, end).matrices)
 
@@ -93,7 +93,7 @@ def _with_packed(found: Boxes, place: int, of: Packed, matrices: tuple[int, int]
     return (*found[:place], one, *found[place + 1 :])
 
 
-def is_packed_by_matrix(kernel: GemmKernel) -> bool:
+def _is_packed_by_matrix(kernel: GemmKernel) -> bool:
     """Whether a product has a right operand of several matrices that are packed one by one."""
     return isinstance(kernel.right, PackedMatrix) and any(kernel.right.batch) and kernel.schedule.group == 1
 
@@ -172,7 +172,7 @@ def _steps(view: View) -> tuple[int, ...]:
 
 def _steps_of_right(kernel: GemmKernel) -> tuple[int, ...] | None:
     right, item = kernel.right, DTYPE_BYTES[kernel.operands[1]]
-    if is_packed_by_matrix(kernel):
+    if _is_packed_by_matrix(kernel):
         return (*(step * item for step in right.batch), 0, 0, 0)
     if isinstance(right, PackedMatrix):
         return None

@@ -213,9 +213,8 @@ class CallEnds:
         counts, steps = self.axes or ((), ())
         own, begin = steps[number], self._begins[number]
         those = (self.nothing if known is None else known).get(self.call.arguments[number].buffer, set())
-        if own is None or (
-            isinstance(self.call.kernel, AttentionKernel | GemmKernel) and not own[axis]
-        ):  # packed: known by the dimension of the sum, whose places are steps
+        if own is None or (self._may_be_packed(number) and not own[axis]):
+            # Packed: known by the dimension of the sum, whose places are steps.
             return {(size, times) for times, count, size in those if counts[axis] <= times * count}
         found = set()
         for stride, count, size in those:
@@ -224,6 +223,12 @@ class CallEnds:
             if fits and begin is not None and follows(counts, own, axis, begin, stride):
                 found.add((size, times))
         return found
+
+    def _may_be_packed(self, number: int) -> bool:
+        kernel, right = self.call.kernel, len(self.call.writes) + 1
+        return isinstance(kernel, AttentionKernel) or (
+            isinstance(kernel, GemmKernel) and isinstance(kernel.right, PackedMatrix) and number == right
+        )
 
     def _of_images(self, number: int, axis: int) -> list[End]:
         """Where a sum over images, or some of them, ends: where an output's gradient does."""

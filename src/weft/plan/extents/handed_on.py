@@ -27,7 +27,7 @@ class HandedOn:
         self._users = graph.users()
         self._native = {value for region in regions for value in region.values}
         self._roots = {*graph.roots()}
-        self._varying = varying
+        self.varying = varying
         self._read: dict[Value, Parts] = {}  # by regions behind
 
     def note(self, value: Value, needed: Parts) -> None:
@@ -46,7 +46,7 @@ class HandedOn:
         found: Parts | None = None
         if value in self._roots:
             # Whole numbers are computed also beyond: a backward may read at such places.
-            within = self._varying.within.get(value) if value.type.dtype.is_floating_point else None
+            within = self.varying.within.get(value) if value.type.dtype.is_floating_point else None
             found = {} if within is None else parts_of(steps, within)
         for reader in self._users[value]:
             if reader not in inside:
@@ -84,4 +84,4 @@ class HandedOn:
         """A size that varies; None of one that does not, and where it is not known."""
         if not isinstance(size, Operand):
             return None
-        return size_of_number(reader.operands[size.index], self._varying.numbers)
+        return size_of_number(reader.operands[size.index], self.varying.numbers)

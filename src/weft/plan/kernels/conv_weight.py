@@ -207,8 +207,9 @@ class DepthwiseWeightSchedule:
 
 @dataclass(frozen=True)
 class DepthwiseWeightKernel(Kernel):
-    """One gradient; arguments are out, input, gradient of the output, begin, end, ends: as above.
+    """One gradient; arguments are out, input, gradient of the output, begin, end, ends.
 
+    `ends` are among the dimensions of images, rows and columns of the output: what is beyond is not added.
     `out_channels` of the convolution are all channels. They lie side by side in both tensors and in what comes out,
     which is dense as rows and columns of the window, channels.
     """

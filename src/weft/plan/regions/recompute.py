@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.ops import OPS
-from weft.plan.regions.region import size_of
+from weft.plan.regions.region import VIEWS, size_of
 
-VIEWS = frozenset({"reshape", "permute", "expand", "slice", "reverse", "iota"})
 CHEAP = VIEWS | {name for name, op in OPS.items() if op.elementwise}
 MOST_OPERATORS = 24  # of one copy: beyond that it costs more than the memory is worth
 

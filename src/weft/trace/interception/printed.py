@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from weft.trace.interception.capture import is_stand_in, tree_flatten
-from weft.trace.interception.modes import number_of_call
+from weft.trace.interception.capture import hint_of, is_stand_in, tree_flatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 
@@ -78,15 +77,12 @@ class Printed:
                 (sys.stdout if entry[0] is None else entry[0]).write(entry[1])
 
 
-NUMBERS = (torch.SymInt, torch.SymFloat)
 STEADY = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 
 
 def _as_in_the_call(thing: Any) -> Any:
     """A number, or a tuple of such, as the call has it that is traced."""
-    if isinstance(thing, NUMBERS):
-        return number_of_call(thing)
-    return tuple(map(_as_in_the_call, thing)) if type(thing) in (tuple, torch.Size) else thing
+    return tuple(map(_as_in_the_call, thing)) if type(thing) in (tuple, torch.Size) else hint_of(thing)
 
 
 def _stays(thing: Any) -> bool:
