@@ -1,10 +1,12 @@
 """Packed weights are packed again whenever they are written, by whatever way, and only then."""
 
+import ctypes
 import gc
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tests.runtime.plans import TARGET, linear_plan
 
 import weft
 from weft.devices import cores
-from weft.runtime import watch, weights
+from weft.runtime import binding, watch, weights
 from weft.runtime.arena import HUGE_PAGE
 from weft.runtime.executable import NativeExecutable
 
@@ -332,6 +334,29 @@ def test_concurrent_callers_see_whole_weights() -> None:
     for thread in threads:
         thread.join(30)
     assert wrong == []
+
+
+def test_memory_that_a_weight_left_and_came_back_to_while_it_was_packed_is_looked_at(monkeypatch: Any) -> None:
+    layer = torch.nn.Linear(INNER, COLUMNS, bias=False)
+    packed_now = binding.current_forms
+
+    def moving(*arguments: Any) -> Any:
+        monkeypatch.setattr(binding, "current_forms", packed_now)
+        former = layer.weight.detach()
+        layer.weight.data = torch.full_like(former, 2)
+        forms = packed_now(*arguments)
+        # As if another tensor had been given the memory since.
+        threes = torch.full_like(former, 3)
+        ctypes.memmove(former.data_ptr(), threes.data_ptr(), former.nbytes)
+        layer.weight.data = former
+        return forms
+
+    monkeypatch.setattr(binding, "current_forms", moving)
+    run = NativeExecutable(linear_plan(ROWS, INNER, COLUMNS), TARGET)
+    x, bias, out = torch.ones(ROWS, INNER), torch.zeros(COLUMNS), torch.empty(ROWS, COLUMNS)
+    for _ in range(3):
+        run([x, layer.weight, bias], [out])
+    assert torch.equal(out, torch.full_like(out, 3 * INNER))
 
 
 def test_other_tensors_keep_their_ways_to_aliases() -> None:

@@ -18,6 +18,7 @@ from tests.train.failing import IN_TIME, end_parent, end_parent_at_once, fail_on
 import weft
 from weft.train.checkpoints.tensor_file import read_tensor_file
 from weft.train.launch import train
+from weft.train.processes import peers
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,29 @@ def test_a_run_of_processes_that_failed_goes_on_with_the_same_bits(tmp_path: Pat
     assert len(train(target, processes=2, epochs=3, checkpoints=stopped, resume="auto", values=never)) == 3
     one, other = (read_tensor_file(Path(folder) / "step-0000000018.safetensors") for folder in (straight, stopped))
     assert one.blocks == other.blocks
+
+
+class _Late:
+    """A piece of communication that ends just as a wait for it does; with an error, or well."""
+
+    def __init__(self, error: str | None) -> None:
+        self.error, self.waits = error, 0
+
+    def is_completed(self) -> bool:
+        return self.waits > 0
+
+    def wait(self, timeout: Any = None) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.error is not None:
+            raise RuntimeError(self.error)
+
+
+def test_what_is_done_as_a_wait_ends_is_done() -> None:
+    assert peers._done(_Late(None), on_gpu=False)
+    with pytest.raises(RuntimeError, match="reset by peer"):
+        peers._done(_Late("reset by peer"), on_gpu=False)
 
 
 def test_a_run_that_is_none_is_refused() -> None:

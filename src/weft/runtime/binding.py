@@ -18,7 +18,7 @@ from weft.runtime.built_in import built_in, python_words, state_of, table_of
 from weft.runtime.content import SameContent
 from weft.runtime.memory_layout import EVERY_BIT, Row, object_layout, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
-from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
+from weft.runtime.weights import Packing, address_of, current_forms, follow, packed_weight, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
 RegionCall = Callable[..., bool | None]
@@ -85,7 +85,8 @@ class Binding:
     def __init__(
         self, lasting: Sequence[torch.Tensor], written: Collection[int], packings: Sequence[PackingOf], lanes: int = 1
     ) -> None:
-        # The facts are taken before packing: what is written meanwhile is seen by the next call.
+        # Followed before the facts are taken, and these before packing: what is written meanwhile is a change.
+        follow(tensor for _, tensors in packings for tensor in tensors)
         self._changes = Changes.count()
         self._identities = list(map(id, lasting))
         self._facts = _Facts(lasting, written)

@@ -102,17 +102,17 @@ _watchers: dict[int, tuple[Watcher, ...]] = {}
 _retired: deque[tuple[int, Watcher]] = deque()
 
 
-def watch(tensor: torch.Tensor, watcher: Watcher) -> None:
-    """Tell a watcher from now on about aliases of a tensor's memory; for one thread at a time."""
+def watch(memory: int, watcher: Watcher) -> None:
+    """Tell a watcher from now on about aliases of the memory at an address; for one thread at a time."""
     notice_aliases()
     while _retired:
-        memory, former = _retired.popleft()
-        left = tuple(other for other in _watchers.get(memory, ()) if other is not former)
+        retired, former = _retired.popleft()
+        left = tuple(other for other in _watchers.get(retired, ()) if other is not former)
         if left:
-            _watchers[memory] = left
+            _watchers[retired] = left
         else:
-            _watchers.pop(memory, None)
-    _watchers[_memory(tensor)] = (*_watchers.get(_memory(tensor), ()), watcher)
+            _watchers.pop(retired, None)
+    _watchers[memory] = (*_watchers.get(memory, ()), watcher)
 
 
 def retire(memory: int, watcher: Watcher) -> None:
@@ -126,7 +126,10 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _notice(tensor: torch.Tensor) -> None:
-    """Tell the watchers of a tensor's memory."""
+    """Tell the watchers of a tensor's memory, after what may let others write to it and before anybody has that.
+
+    Whoever looked in between has seen the memory as it was; told before, he would take it for all there is to see.
+    """
     # Subclasses stand for something else: fake tensors, traced ones, those of another library.
     if not _watchers or type(tensor) not in PLAIN or not tensor.is_cpu or tensor.layout is not torch.strided:
         return
@@ -161,8 +164,9 @@ def notice_aliases() -> None:
 def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        result = method(self, *arguments, **keywords)
         _notice(self)
-        return method(self, *arguments, **keywords)
+        return result
 
     return call
 
@@ -172,11 +176,12 @@ def _noticing_given(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        result = function(*arguments, **keywords)
         if not torch.compiler.is_compiling():  # such code is not run, but read
             for given in (*arguments, *keywords.values()):
                 if isinstance(given, torch.Tensor):
                     _notice(given)
-        return function(*arguments, **keywords)
+        return result
 
     return call
 
@@ -197,11 +202,12 @@ def _noticing_property(attribute: Any) -> property:
     read, write = attribute.__get__, attribute.__set__
 
     def get(self: torch.Tensor) -> Any:
+        alias = read(self)
         _notice(self)
-        return read(self)
+        return alias
 
     def put(self: torch.Tensor, value: torch.Tensor) -> None:
-        _notice(value)  # whose memory gets another owner; that this tensor's is another, its address says
         write(self, value)
+        _notice(value)  # whose memory has another owner; that this tensor's is another, its address says
 
     return property(get, put, doc=attribute.__doc__)

@@ -57,6 +57,7 @@ class Weight:
         self.reference = weakref.ref(tensor, self._ended)
         self.identity = id(tensor)
         self.facts: tuple[int, int, int] = (0, -1, -1)
+        self._memory = 0  # whose aliases it is told of
         self.stamp = 0
         self.is_doubtful = False
         self.packed: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
@@ -69,13 +70,25 @@ class Weight:
         # The mark goes before anything is looked at: an alias taken from here on is looked at the next time.
         alias_taken, self._alias_taken = self._alias_taken, False
         facts = _facts(tensor)
-        if facts[0] != self.facts[0]:
-            retire(self.facts[0], self)
-            watch(tensor, self)
+        self._follow(facts[0])
         if self.is_doubtful or alias_taken or facts != self.facts:
             self.stamp += self._has_changed(tensor, facts)
         self.facts = facts
         return self.stamp
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Be told from now on when the tensor leaves its memory and comes back to it, or others may write there."""
+        self._follow(_facts(tensor)[0])
+
+    def _follow(self, memory: int) -> None:
+        if memory == self._memory:
+            return
+        # Whoever knows the tensor by its former memory would not be told that it came back there with other elements.
+        if self._memory:
+            Changes.happened()
+            retire(self._memory, self)
+        watch(memory, self)
+        self._memory = memory
 
     def alias_taken(self) -> None:
         """Note that somebody may write without the version."""
@@ -97,7 +110,7 @@ class Weight:
 
     def _ended(self, _: object) -> None:
         Changes.happened()
-        retire(self.facts[0], self)
+        retire(self._memory, self)
         if _weights.get(self.identity) is self:
             del _weights[self.identity]
         for packed in list(self.packed):
@@ -218,6 +231,13 @@ class PackedWeight:
 
 
 _packed_weights: weakref.WeakValueDictionary[tuple[str, tuple[int, ...]], PackedWeight] = weakref.WeakValueDictionary()
+
+
+def follow(tensors: Iterable[torch.Tensor]) -> None:
+    """Count from now on, as a change, whatever facts that are taken of these tensors would not show."""
+    with _lock:
+        for tensor in tensors:
+            weight_of(tensor).follow(tensor)
 
 
 def packed_weight(packing: Packing, tensors: Sequence[torch.Tensor]) -> PackedWeight:

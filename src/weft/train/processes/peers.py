@@ -209,9 +209,9 @@ def _done(work: Any, on_gpu: bool) -> bool:
     try:
         work.wait(SLICE)
     except RuntimeError:
-        if work.is_completed():
-            raise  # not the end of the moment: an error of its own
-        return False
+        if not work.is_completed():
+            return False
+        work.wait()  # it raises an error of its own; it has none where it was done just as the moment ended
     return True
 
 
