@@ -269,6 +269,7 @@ def openvino(stream: Stream, net: nn.Module, request: Request) -> Answer:
 
     core = peer.Core()
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+    settings["INFERENCE_PRECISION_HINT"] = "f32"  # else in bfloat16, where the processor has it
     model = core.compile_model(core.read_model(io.BytesIO(exported(stream, net, request))), "CPU", settings)
     return lambda *given: torch.from_numpy(model([tensor.numpy() for tensor in given])[0])
 

@@ -102,7 +102,7 @@ class TestPrograms:
             program = weft.program(net, example(4, 9))
         text = str(program)
         assert "f32[rows,length,4]" in text
-        assert "%rows: size(16), %length: size(24)" in text.replace("\n    ", " ")
+        assert "%rows: size(16), %length: size(32)" in text.replace("\n    ", " ")
         program.draw(tmp_path / "net.svg")
         assert "f32[rows,length,4]" in (tmp_path / "net.svg").read_text()
         assert "rows,length" in program._repr_html_()

@@ -99,7 +99,7 @@ def test_ever_other_sizes_have_one_program_once_it_would_have_saved_as_much(monk
     random.seed(0)
     step = both([60, *(random.randint(2, 60) for _ in range(30))], MAKES["adam"])
     assert [dict(program.range.tops) for program in step.varying] == [
-        {0: (64, 6), 1: (64,), 2: (7,)}
+        {0: (128, 6), 1: (128,), 2: (7,)}
     ]  # and the numbers of Adam
     assert not step.programs
 

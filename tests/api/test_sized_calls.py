@@ -12,6 +12,7 @@ from torch import nn
 import weft
 from weft.api import rare_calls, sized_calls
 from weft.api.hybrid import Hybrid
+from weft.api.tops import next_top
 from weft.api.varying import VaryingProgram
 from weft.guards.likeness import CallItems, likeness_of
 
@@ -75,7 +76,7 @@ def test_sizes_go_to_the_smallest_program_that_takes_them(
         x = torch.randn(rows, 4)
         torch.testing.assert_close(hybrid(x), x * 2)
     assert (small.calls.count, large.calls.count) == (before[0] + 3, before[1] + 2)
-    monkeypatch.setattr("weft.api.varying.LEAST_SHARE", 1.0)  # what would be computed in vain is Python's
+    monkeypatch.setattr(VaryingProgram, "is_too_large", lambda *_: True)  # what would be computed in vain is Python's
     long_ways.clear()
     x = torch.randn(210, 4)
     torch.testing.assert_close(hybrid(x), x * 2)
@@ -170,6 +171,7 @@ def test_sizes_that_come_often_are_told_of(hybrid: Any, monkeypatch: pytest.Monk
 def test_new_sizes_that_take_long_together_are_told_of(hybrid: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sized_calls, "MOST_SECONDS", 1e-9)
     [program] = hybrid.varying
+    monkeypatch.setattr(VaryingProgram, "_share", lambda *_: 0.5)
     for _ in range(2):
         for rows in (9, 10):  # one pays for what the other took
             hybrid(torch.randn(rows, 4))
@@ -203,6 +205,7 @@ def test_a_likeness_leaves_sizes_out_that_vary_and_keeps_the_others() -> None:
 
 @torch.no_grad()
 def test_programs_that_take_turns_are_asked_once_for_sizes_that_are_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.api.varying.far_top", next_top)
     hybrid = weft.hybridize(doubled)
     tensors = [torch.randn(rows, 4) for rows in (5, 7, 30, 60, 120, 250, 500, 6, 31, 61, 121, 251, 501)]
     for _ in range(6):

@@ -416,7 +416,7 @@ def test_numbers_among_arguments_vary_beside_sizes_that_paths_read(function: Cal
 
 NUMBERED: dict[str, tuple[Callable[..., Any], int]] = {
     "a mask": (lambda x, k: x[x[:, 0] > 0] * k, 8),
-    "a decision": (lambda x, k: x * k if x.sum() > 0 else x - k, 4),
+    "a decision": (lambda x, k: x * k if x.sum() > 0 else x - k, 8),
     "different ones": (lambda x, k: (x * 4).long().unique() * k, 8),
 }
 

@@ -20,7 +20,7 @@ from weft.api.checks.snapshot import Snapshot
 from weft.api.explain import Explanation, explain
 from weft.api.hybrid import Hybrid, ModuleForward
 from weft.api.step import Step
-from weft.api.varying import tops_between
+from weft.api.tops import tops_between
 from weft.errors import UsageError
 from weft.runtime.differentiable import MOST_UNANSWERED
 from weft.trace.interception.capture import tree_flatten, tree_unflatten

@@ -201,10 +201,10 @@ class RareCalls:
 
 MOST_COUNTED = 4096  # signatures
 SECONDS_A_NODE = 25e-6  # that Python takes beside computing, forward, backward and update
-LEAST_SAVED = 0.1  # of what Python takes
+LEAST_SAVED = 0.3  # of what Python takes
 MOST_SAVED = 0.75
 MAKING = 0.3  # seconds to make a program for many sizes, and
-MAKING_A_NODE = 0.035  # for each node, before one was made
+MAKING_A_NODE = 0.018  # for each node, before one was made
 MANY_TO_EXACT = 1.5  # times as long as an exact program such a one takes to be made
 FEWEST_SHARE = 1 / 8  # of the calls of a kind that Python runs; sizes that come less often get no program of their own
 

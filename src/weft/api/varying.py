@@ -1,10 +1,10 @@
 """Keep the programs that run for a range of sizes: when one is made, for which sizes, and which calls it takes.
 
 The first signature is traced with its numbers. When a call differs from an earlier one in nothing but sizes, those that
-differ become extents, and a program is made for all sizes up to the next power of two. A program takes as long as its
-largest sizes do, so smaller ones get a program of their own once that has cost as much as making it. Where there is no
-such program (values decide, tensors are kept, sizes decide between ways) paths read the sizes. What has none of both
-(operators without a rule, sizes of 0 and 1, sizes that Python makes numbers of) goes on by exact programs.
+differ become extents, and a program is made for all sizes up to a power of two beyond them. Its kernels end where a
+call does; where they do not, smaller sizes get a program of their own once that has cost as much as making it. Where
+there is no such program (values decide, tensors are kept, sizes decide between ways) paths read the sizes. What has
+none of both (operators without a rule, sizes of 0 and 1, sizes that Python makes numbers of) goes on by exact programs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from math import gcd, log2, prod
+from math import log2, prod
 from time import perf_counter
 from typing import Any
 
@@ -25,6 +24,16 @@ from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
 from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties
 from weft.api.sized_calls import SizedCalls
+from weft.api.tops import (
+    close_top,
+    far_top,
+    largest_sizes,
+    lowered,
+    multiples,
+    next_top,
+    sizes_at,
+    top_of,
+)
 from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
@@ -41,11 +50,10 @@ from weft.trace.traced import Traced
 
 logger = logging.getLogger("weft")
 
-LEAST_TOP = 16  # the sizes of the smallest program
 MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by one at each call
 LEAST_AHEAD = 256
-LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
-LARGEST = 2**62  # where no largest size is promised
+LEAST_SHARE = 0.4  # of what a program computes for a call; one that needs less is not run by it
+ENOUGH_SHARE = 0.75  # a call that needs so much wastes nothing that a program of smaller sizes would save
 MOST_HALVINGS = 4  # of what a program computes, of calls whose pace is one of their own
 MOST_LEFT = 8  # calls that a program did not end, from which on they may be too many
 MOST_PROGRAMS = 16  # of one kind of call
@@ -141,8 +149,16 @@ class VaryingProgram:
         return self.wasted.get(self._enough(leaves), 0.0) > self.cost
 
     def is_too_large(self, leaves: Leaves) -> bool:
-        """Whether a call needs so little of what the program computes that Python had better run it."""
+        """Whether a call needs so little of what the program computes for it that Python had better run it."""
         return self._share(self._enough(leaves)) < LEAST_SHARE
+
+    def ends_with_calls(self, shapes: Shapes) -> bool:
+        """Whether it takes calls of such sizes, as far as it does, hardly longer than one for less would."""
+        if self.guarded.program.is_spread:
+            return False
+        tops = self.range.tops
+        sizes = tuple(min(shapes[place][at], tops[place][at]) for place, at in self.places)
+        return self._share(tuple(map(close_top, sizes))) >= ENOUGH_SHARE
 
     @contextmanager
     def running(self, leaves: Sequence[Any], seconds: float = 0.0) -> Iterator[None]:
@@ -151,9 +167,9 @@ class VaryingProgram:
         yield
         self.calls.count += 1
         enough = self._enough(leaves)
-        share = 1.0 if self.is_too_large(leaves) else 1 - self._share(enough)
-        if share > 0:
-            self.wasted[enough] = self.wasted.get(enough, 0.0) + share * (perf_counter() - begin)
+        share = 0.0 if self.is_too_large(leaves) else self._share(enough)
+        if share < ENOUGH_SHARE:
+            self.wasted[enough] = self.wasted.get(enough, 0.0) + (1 - share) * (perf_counter() - begin)
 
     def work(self, leaves: Sequence[Any]) -> float:
         """How much a call has to compute, compared with others."""
@@ -161,22 +177,24 @@ class VaryingProgram:
 
     def pace_of(self, leaves: Sequence[Any]) -> Pace:
         """The pace of calls that need about as much of what the program computes as this one does."""
-        halvings = min(round(-log2(self._share(self._sizes(leaves)))), MOST_HALVINGS)
+        work = self.guarded.program.work_for
+        part = work(self._sizes(leaves)) / work(sizes_at(self.places, self.range.tops))
+        halvings = min(round(-log2(part)), MOST_HALVINGS)
         pace = self._paces.get(halvings)
         if pace is None:
             pace = self._paces.setdefault(halvings, Pace(with_gradients=False, warm=2))
         return pace
 
     def _share(self, sizes: tuple[int, ...]) -> float:
-        """How much of what the program computes these sizes need."""
+        """How much of what the program computes for these sizes they need."""
         found = self._shares.get(sizes)
         if found is None:
-            work = self.guarded.program.work_for
-            found = self._shares[sizes] = work(sizes) / work(_at(self.places, self.range.tops))
+            tops = sizes_at(self.places, self.range.tops)
+            found = self._shares[sizes] = self.guarded.program.share_for(sizes, tops)
         return found
 
     def _enough(self, leaves: Leaves) -> tuple[int, ...]:
-        return tuple(map(_close_top, self._sizes(leaves)))
+        return tuple(map(close_top, self._sizes(leaves)))
 
     def _sizes(self, leaves: Leaves) -> tuple[int, ...]:
         return tuple([shape_of(leaves[argument])[dimension] for argument, dimension in self.places])
@@ -196,6 +214,7 @@ class _Kind:
     ranges: tuple[SizeRange, ...] = ()  # of paths that read sizes, the smallest first
     reads: bool = False  # values decide now so, now otherwise: only paths take calls of many sizes
     is_refused: bool = False
+    is_far: bool = True  # programs take sizes well beyond those that have come, which costs little
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
 
     def small(self, shapes: Shapes) -> Small:
@@ -214,6 +233,22 @@ class _Kind:
 
         return {place: tuple(size(place, at) for at in range(len(shape))) for place, shape in shapes.items()}
 
+    def tops_for(
+        self, call: _SizedCall, varying: Sizes, related: tuple[Sequence[Group], Ties], ahead: Mapping[Group, int]
+    ) -> Shapes:
+        """The largest sizes of a new program for a call."""
+        declared, shapes = call.request.declared, call.shapes
+        most = {group: top for group in related[0] if (top := declared.most(group)) is not None}
+        if call.request.is_close:
+            return largest_sizes(shapes, related, top_of(close_top, ahead, {}, most))
+        pick = top_of(far_top if self.is_far else next_top, ahead, self.tops_beside(shapes, related[0]), most)
+        return largest_sizes(self.largest_beside(shapes, varying), related, pick)
+
+    def tops_beside(self, shapes: Shapes, groups: Sequence[Group]) -> dict[Group, int]:
+        """The largest sizes of programs that end where calls do: one that takes more takes as much of the others."""
+        endings = [one.range.tops for one in self.programs if one.ends_with_calls(shapes)]
+        return {group: max((tops[place][at] for tops in endings for place, at in group), default=0) for group in groups}
+
     def growing(self, groups: Sequence[Group]) -> dict[Group, int]:
         """Sizes that have been one more than in the call before, with a largest size that will do for long."""
         if not self.grows or len(self.seen) < 2:
@@ -223,7 +258,7 @@ class _Kind:
         if not {*changes.values()} <= {0, 1}:
             return {}  # one that is larger by one beside others of any size is so by chance
         grown = ((group, now[group[0][0]][group[0][1]]) for group, change in changes.items() if change)
-        return {group: max(MOST_AHEAD * _top(size), LEAST_AHEAD) for group, size in grown}
+        return {group: max(MOST_AHEAD * next_top(size), LEAST_AHEAD) for group, size in grown}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -326,7 +361,7 @@ class VaryingPrograms:
             return False
         related = _related(kind.seen, varying, (), {})
         ahead = kind.growing(related[0])
-        tops = _tops(kind.largest_beside(call.shapes, varying), related, _top_of(_top, ahead, {}))
+        tops = largest_sizes(kind.largest_beside(call.shapes, varying), related, top_of(next_top, ahead, {}, {}))
         found = _range_of(call, tops, varying, related)
         if not found.takes(call.leaves):
             return False
@@ -384,46 +419,39 @@ class VaryingPrograms:
     ) -> VaryingProgram | None:
         """Make a program in which sizes are told apart as is declared, and others as they have been in calls."""
         request, shapes, names = call.request, call.shapes, call.request.declared.names
-        lowered: Shapes | None = None
+        lower: Shapes | None = None
         while varying:
             begin, (groups, ties) = perf_counter(), _related(kind.seen, varying, call.numbers, apart)
-            ahead = {} if request.is_close or lowered else kind.growing(groups)
-            most = {group: top for group in groups if (top := request.declared.most(group)) is not None}
-            largest = shapes if request.is_close else kind.largest_beside(shapes, varying)
-            tops = lowered or _tops(
-                largest, (groups, ties), _top_of(_close_top if request.is_close else _top, ahead, most)
-            )
+            ahead = {} if request.is_close or lower else kind.growing(groups)
+            is_far = kind.is_far and not (request.is_close or lower)
+            tops = lower or kind.tops_for(call, varying, (groups, ties), ahead)
             named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
             try:
                 traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
             except RaisesAtTheLargestError as error:  # windows of 7 are no part of 64
+                if is_far:
+                    kind.is_far = False
+                    continue
                 kind.grows &= not (is_long := error.is_long and bool(ahead))
-                lowered = None if is_long or lowered else _multiples(kind.seen, tops, groups, ties)
-                if not is_long and lowered in (None, tops):
+                lower = None if is_long or lower else multiples(kind.seen, tops, groups, ties)
+                if not is_long and lower in (None, tops):
                     raise
                 continue
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
                 found, conditions = _range_of(call, tops, varying, (groups, ties)), traced.size_conditions
                 program = VaryingProgram(guarded, found, places, conditions, named, perf_counter() - begin, kind)
-                if ahead and program.is_too_large(call.leaves):
-                    kind.grows = False
+                if (ahead and program.is_too_large(call.leaves)) or (is_far and not program.ends_with_calls(shapes)):
+                    kind.grows = kind.is_far = False
                     continue
                 logger.info("weft: one program for %s", program.describe(request.arguments))
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
                 self._known.clear()
                 return program
             if not traced.fixed_sizes:
-                lowered = None if lowered else _lowered(traced, tops, shapes, (groups, ties))
-                if lowered is None:
-                    broken = dict.fromkeys(
-                        entry.text + _line(entry.place)
-                        for entry in traced.size_conditions
-                        if not entry.holds(_at(places, shapes))
-                    )
-                    raise UnsupportedError(
-                        "sizes do not vary", why="the code decides by what they are: " + ", ".join(broken)
-                    )
+                lower = None if lower else lowered(traced, tops, shapes, (groups, ties))
+                if lower is None:
+                    raise _decided(traced, sizes_at(places, shapes))
                 continue
             fixed = {place for group in groups if {*group} & traced.fixed_sizes.keys() for place in group}
             for spot, place in traced.fixed_sizes.items() if not call.small else ():
@@ -513,47 +541,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return is_usual and tensor.stride() == row_major(tuple(tensor.shape))
 
 
-def _at(places: Sequence[tuple[int, int]], shapes: Shapes) -> tuple[int, ...]:
-    return tuple(shapes[argument][dimension] for argument, dimension in places)
-
-
-def _lowered(traced: Traced, tops: Shapes, shapes: Shapes, related: tuple[Sequence[Group], Ties]) -> Shapes | None:
-    """Largest sizes by which the code decides as by those of a call, no two the same: that would be one size."""
-    (groups, ties), places = related, [(entry.argument, entry.dimension) for entry in traced.sizes]
-    now, tried = _at(places, shapes), [*_at(places, tops)]
-    wanted = [condition.holds(now) for condition in traced.size_conditions]
-
-    def as_wanted(number: int, top: int) -> int:
-        sizes = (*tried[:number], top, *tried[number + 1 :])
-        return sum(entry.holds(sizes) is one for entry, one in zip(traced.size_conditions, wanted, strict=True))
-
-    for number, least in enumerate(now):
-        others = {*tried[:number], *tried[number + 1 :]}
-        tops_there = [top for top in range(tried[number], least - 1, -1) if top not in others]
-        tried[number] = max(tops_there, key=partial(as_wanted, number), default=tried[number])
-    if [condition.holds(tried) for condition in traced.size_conditions] != wanted:
-        return None
-    found = {spot: top for place, top in zip(places, tried, strict=True) for spot in _group_of(place, groups)}
-    return _with_sizes(tops, found, ties)
-
-
-def _multiples(seen: Sequence[Shapes], tops: Shapes, groups: Sequence[Group], ties: Ties) -> Shapes:
-    """Largest sizes that are multiples of what sizes have been multiples of in all calls; no two the same."""
-    found: dict[SizeSpot, int] = {}
-    for group in groups:
-        place, at = group[0]
-        common = max(gcd(*(shapes[place][at] for shapes in seen for place, at in group)), 1)
-        top = tops[place][at] // common * common
-        while top in found.values():
-            top += common
-        found |= dict.fromkeys(group, top)
-    return _with_sizes(tops, found, ties)
-
-
-def _group_of(place: SizeSpot, groups: Sequence[Group]) -> Group:
-    return next(group for group in groups if place in group)
-
-
 def _differing(kind: _Kind, shapes: Shapes) -> Sizes:
     """The sizes that have varied, now too."""
     found = dict(kind.varying)
@@ -579,13 +566,6 @@ def _with(varying: Sizes, more: Collection[SizeSpot]) -> Sizes:
 def _without(varying: Sizes, fixed: Collection[SizeSpot]) -> Sizes:
     found = {place: frozenset(at for at in some if (place, at) not in fixed) for place, some in varying.items()}
     return {place: some for place, some in found.items() if some}
-
-
-def _top(size: int) -> int:
-    found = LEAST_TOP
-    while found < size:
-        found *= 2
-    return found
 
 
 def _has_size(leaf: Any, key: Key) -> bool:
@@ -640,60 +620,18 @@ def _histories(
     return {tuple(group): history for (_, history), group in found.items()}
 
 
-def _close_top(size: int) -> int:
-    """The next of four sizes between one power of two and the next."""
-    top = _top(size)
-    return next(found for found in (top * 5 // 8, top * 6 // 8, top * 7 // 8, top) if found >= size)
-
-
-def tops_between(least: int, most: int) -> list[int]:
-    """Give the largest sizes that programs of sizes between two may have, the largest first: 64, 56, 48, 40, 32, ..."""
-    found = [most]
-    while found[-1] > max(least, LEAST_TOP):
-        found.append(next(size for size in range(found[-1] - 1, 0, -1) if _close_top(size) == size or size <= least))
-    return found
-
-
-def _top_of(
-    top_of: Callable[[int], int], ahead: Mapping[Group, int], most: Mapping[Group, int]
-) -> Callable[[Group, int], int]:
-    """What gives the largest size of a program for one of a call: no larger than what is promised."""
-    return lambda group, size: min(ahead.get(group) or top_of(size), most.get(group, LARGEST))
-
-
-def _tops(shapes: Shapes, related: tuple[Sequence[Group], Ties], top_of: Callable[[Group, int], int]) -> Shapes:
-    """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
-
-    Sizes that vary apart have different ones: equal ones would be taken for one size. Smaller sizes have smaller ones,
-    as operators ask for that: places are no more than there are elements, a kernel is no larger than an image.
-    """
-    tops: dict[SizeSpot, int] = {}
-    groups, ties = related
-    for group in sorted(groups, key=lambda group: max(shapes[place][at] for place, at in group)):
-        top = top_of(group, max(shapes[place][at] for place, at in group))
-        while top in tops.values():
-            top += LEAST_TOP // 2
-        tops |= dict.fromkeys(group, top)
-    return _with_sizes(shapes, tops, ties)
-
-
-def _with_sizes(shapes: Shapes, sizes: Mapping[SizeSpot, int], ties: Ties) -> Shapes:
-    """The shapes with other sizes, and those that are made of them."""
-
-    def size_of(spot: SizeSpot) -> int:
-        place, at = spot
-        if spot in ties:
-            return int(ties[spot].size(size_of))
-        return sizes.get(spot, shapes[place][at])
-
-    return {place: tuple(size_of((place, at)) for at in range(len(shape))) for place, shape in shapes.items()}
-
-
 def zeros_of(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor of another shape that carries gradients as one does."""
     with torch.inference_mode(False), torch.enable_grad():
         found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
         return found if tensor.is_leaf else found.clone()
+
+
+def _decided(traced: Traced, sizes: Sequence[int]) -> UnsupportedError:
+    """What to say where the code decides otherwise for these sizes."""
+    broken = [entry.text + _line(entry.place) for entry in traced.size_conditions if not entry.holds(sizes)]
+    why = "the code decides by what they are: " + ", ".join(dict.fromkeys(broken))
+    return UnsupportedError("sizes do not vary", why=why)
 
 
 def _line(place: Place | None) -> str:

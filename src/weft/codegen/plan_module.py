@@ -44,6 +44,7 @@ from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
 from weft.errors import InternalError
+from weft.plan.extents.axes import tiles_of_first
 from weft.plan.form.plan import KernelCall, Lane, Location, LoopEnd, NeededTiles, Plan, Wait
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
@@ -92,12 +93,19 @@ class KernelFunctions:
         """The functions of each kernel: they call one another, and nothing else of the module."""
         self._names: dict[str, str] = {}
         self._known: dict[int, tuple[Kernel, str]] = {}  # by identity; each keeps its kernel, so that no other gets its
+        self._firsts: dict[int, tuple[KernelCall, int | None]] = {}  # the same of calls
 
     def name(self, kernel: Kernel) -> str:
         """Give the name of a kernel's function."""
         if id(kernel) not in self._known:
             self._known[id(kernel)] = kernel, self._find(kernel)
         return self._known[id(kernel)][1]
+
+    def tiles_of_first(self, call: KernelCall) -> int | None:
+        """Give how many tiles compute each position of a kernel's first dimension, one position after the other."""
+        if id(call) not in self._firsts:
+            self._firsts[id(call)] = call, tiles_of_first(call)
+        return self._firsts[id(call)][1]
 
     def _find(self, kernel: Kernel) -> str:
         key = text_of(kernel)
@@ -330,13 +338,34 @@ class _CallWriter:
             if call.needed is not None:
                 self._run_needed(call, call.needed, (addresses, ends), (begin, end))
             else:
-                _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end), ends)
+                self._run_first(call, (addresses, ends), (begin, end))
+
+    def _run_first(
+        self, call: KernelCall, given: tuple[Sequence[Register], Sequence[Register]], tiles: tuple[int, int]
+    ) -> None:
+        """Write the call of some tiles, without those of later positions of the first dimension where that ends."""
+        f, (begin, end), (addresses, ends) = self.writer, map(self.writer.integer, tiles), given
+        name, dimensions = self.functions.name(call.kernel), getattr(call.kernel, "ends", ())
+        each = self.functions.tiles_of_first(call) if 0 in dimensions else None
+        if each is None:
+            f.call(name, (*addresses, begin, end, *ends))
+            return
+        most = f.multiply(ends[dimensions.index(0)], each)
+        run, skip = f.label("run"), f.label("skip")
+        f.branch_if(f.compare("icmp slt", begin, most), run, skip)
+        f.begin_block(run)
+        f.call(name, (*addresses, begin, f.minimum(end, most), *ends))
+        f.branch(skip)
+        f.begin_block(skip)
 
     def _count(self, end: LoopEnd) -> Register:
         """Write where a loop ends in this call."""
         f = self.writer
         size = f.convert("sext", f.load("i32", self.address(Location(end.size))), "i64")
-        count = f.multiply(f.add(size, end.more), end.times)
+        whole = f.add(size, end.more + end.whole - 1)
+        if end.whole > 1:
+            whole = f.binary("and", whole, f.integer(-end.whole))
+        count = f.multiply(whole, end.times)
         return f.minimum(f.maximum(count, f.integer(0)) if end.more < 0 else count, f.integer(end.most))
 
     def _run_needed(

@@ -236,6 +236,19 @@ class Program:
         execute = self._execute
         return execute.work_for(sizes) if isinstance(execute, (VaryingExecutable, VaryingDifferentiable)) else 1
 
+    def share_for(self, sizes: Sequence[int], largest: Sequence[int]) -> float:
+        """How much of what it computes for these sizes is needed; `largest` are those that it is for."""
+        execute = self._execute
+        if not isinstance(execute, (VaryingExecutable, VaryingDifferentiable)):
+            return 1.0
+        return execute.share_for(sizes, largest)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether operators put what they give into memory of the largest sizes, where it lies far apart."""
+        execute = self._execute
+        return isinstance(execute, (VaryingExecutable, VaryingDifferentiable)) and execute.is_spread
+
     def _forward(self) -> CompiledGraph | PathGraph:
         if isinstance(self._execute, DifferentiableExecutable):
             forward: CompiledGraph | PathGraph = self._execute.forward_graph

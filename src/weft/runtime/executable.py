@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from struct import Struct, pack_into
 from typing import Any
@@ -33,6 +35,7 @@ from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
 from weft.runtime.arena import ArenaBlock, BlockPool, block_pool
 from weft.runtime.binding import Binding, BoundProgram, NativeCode, PackingOf
+from weft.runtime.built_in import table_of
 from weft.runtime.lane_choice import LaneChoice, LaneTrialWords
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import PackedWeight, Packing, address_of, begin_packing
@@ -57,6 +60,27 @@ class Begun:
 
 
 Words = ctypes.Array[Any]
+
+
+class _Amount(threading.local):
+    """How much the call of a program for a range of sizes computes that a thread runs; 0 outside of such."""
+
+    now = 0
+
+
+_amount = _Amount()
+
+
+@contextmanager
+def computing(work: int) -> Iterator[None]:
+    """Let programs choose between lanes and one lane among calls that compute about so much, in this thread."""
+    before, _amount.now = _amount.now, max(work, 1).bit_length()
+    try:
+        yield
+    finally:
+        _amount.now = before
+
+
 MovedRunner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], bool]
 
 
@@ -107,6 +131,7 @@ class NativeExecutable:
         self._program: ctypes.Array[ctypes.c_uint64] | None = None
         self._trial: LaneTrialWords | None = None
         self._described: dict[int, tuple[ctypes.Array[ctypes.c_uint64], LaneTrialWords]] = {}  # by how much is computed
+        self._no_moves: dict[int, ctypes.Array[ctypes.c_uint64]] = {}  # the same
         if len(plan.lanes) > 1:
             plain = description_of(plan, self.lasting) if self._clocked else description
             self._trial = LaneTrialWords(plain, len(plan.lanes), alone=plan.alone)
@@ -131,8 +156,14 @@ class NativeExecutable:
         binding = self._binding
         if binding is None:
             self._binding = self._bind(inputs, outputs)  # before a block is taken: its memory is written first
-        block = self._pool.take()
-        done = binding is not None and binding.call(inputs, outputs, block.address) is None
+        block, amount = self._pool.take(), _amount.now
+        if binding is None:
+            done = False
+        elif amount and self._program is not None:
+            moves = self._no_moves.get(amount) or self._without_moves(amount)
+            done = binding.call(inputs, outputs, block.address, ctypes.addressof(moves)) is None
+        else:
+            done = binding.call(inputs, outputs, block.address) is None
         done = done or self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
         return done
@@ -153,6 +184,10 @@ class NativeExecutable:
             # Two threads may make it at once: one is kept, and nobody has seen the other.
             self._described.setdefault(magnitude, (_program(plan, self._library, trial), trial))
         return ctypes.addressof(self._described[magnitude][0])
+
+    def _without_moves(self, magnitude: int) -> Words:
+        """What a call is given that moves nothing and is one of those that compute about so much."""
+        return self._no_moves.setdefault(magnitude, table_of([(0, 0, self.description_for(magnitude))]))
 
     def run_moved(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: BlockPool, moves: Words
@@ -230,7 +265,8 @@ class NativeExecutable:
         words = (*changing, *map(address_of, outputs), *binding.words)
         self._words.pack_into(block.memory, TABLE_OFFSET, *words)
         if self._program is not None:
-            DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
+            described = self.description_for(_amount.now) if _amount.now else ctypes.addressof(self._program)
+            DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, described, crew_address())
         if self._check is not None:
             self._check(block.address)
             if MARK.unpack_from(block.memory, MARK_OFFSET)[0]:

@@ -73,6 +73,17 @@ class VaryingDifferentiable(OneBackward):
         assert isinstance(self._training, VaryingExecutable)
         return self._training.work_for(sizes)
 
+    def share_for(self, sizes: Sequence[int], largest: Sequence[int]) -> float:
+        """How much of what the forward computes for these sizes it needs."""
+        assert isinstance(self._training, VaryingExecutable)
+        return self._training.share_for(sizes, largest)
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether operators put what they give into memory of the largest sizes."""
+        assert isinstance(self._training, VaryingExecutable)
+        return self._training.is_spread
+
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
         return super().__call__([*inputs, *sizes_in(inputs, self._sizes)])

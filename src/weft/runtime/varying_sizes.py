@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -17,15 +17,19 @@ from weft.ir.size_arithmetic import SizeArithmetic, row_of
 from weft.ir.types import TensorType
 from weft.passes.by_sizes import SizedGraph
 from weft.passes.growing import grown_type
-from weft.passes.true_sizes import UnforeseenSizesError
+from weft.passes.true_sizes import PUT, UnforeseenSizesError
 from weft.passes.within import Within
+from weft.plan.extents.computed import KernelWork
+from weft.plan.planned import PlannedRegion
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
-from weft.runtime.executable import Words
+from weft.runtime.executable import Words, computing
 from weft.runtime.large_forms import GrowingInput, ResultPart, Taker, VaryingInput, taken, value_of, varies
+from weft.runtime.machine import machine_model
 from weft.runtime.memory_layout import object_layout
 from weft.runtime.moves import LargePlace, MovedCode
 from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.size_words import SCALARS, Moved, Results, SizeWords
+from weft.target import host_target
 from weft.trace.expected import OtherAnswerError
 
 ONE = Polynomial.constant(1)
@@ -58,6 +62,7 @@ class SizedCall:
     """
 
     numbers: tuple[int, ...]
+    work: int
     scalars: tuple[torch.Tensor, ...]
     takers: tuple[Taker | None, ...]
     places: tuple[Taker | None, ...]
@@ -124,7 +129,7 @@ class VaryingExecutable:
         ]
         self.types = tuple(self.compiled.types[place] for place in self._order)
         self.order = None
-        self._of_sizes = largest.sized.of_sizes
+        self._largest, self._of_sizes = largest.sized, largest.sized.of_sizes
         self._known: dict[tuple[int, ...], SizedCall] = {}
         self._times: dict[tuple[int, ...], int] = {}  # that sizes have come which are not known
         self._moved: list[tuple[VaryingInput, LargePlace]] = []
@@ -161,6 +166,33 @@ class VaryingExecutable:
         """How much there is to compute for these sizes, compared with others."""
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
         return max(value_of(self.work, sizes), 1)
+
+    def share_for(self, numbers: Sequence[int], largest: Sequence[int]) -> float:
+        """How much of what a call of these sizes computes it needs, by estimate; `largest` are those of the program."""
+        sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
+        needed = self.work_for(numbers) / self.work_for(largest)
+        return self._kernels.share(lambda size: value_of(size, sizes), needed)
+
+    @cached_property
+    def is_spread(self) -> bool:
+        """Whether PyTorch's operators put what they give into memory of the largest sizes, where it lies far apart."""
+        planned = self.compiled.planned
+        steps = planned.library.steps if planned.regions else ()
+        return any(step.value.op == "library" and step.value.attributes["call"].target == PUT for step in steps)
+
+    @cached_property
+    def _kernels(self) -> KernelWork:
+        planned = self.compiled.planned
+        places = {value: place for place, value in enumerate(planned.compiled.inputs)}
+        held = [self._largest.sizes.get(value) for value in self._largest.graph.inputs]
+
+        def sizes_of(region: PlannedRegion) -> dict[int, Polynomial]:
+            known = [held[places[value]] if value in places else None for value in region.region.inputs]
+            buffers = region.plan.of_kind("input")
+            return {number: size for number, one in buffers if (size := known[one.index]) is not None}
+
+        plans = [(region.plan, sizes_of(region)) for region in planned.regions]
+        return KernelWork(plans, machine_model(host_target()))
 
     def _numbers(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of a call."""
@@ -244,7 +276,8 @@ class VaryingExecutable:
             own = inputs if self._are_given else [*inputs, *call.numbers]
             given, memories = self._in_largest_form(inputs, call)
             try:
-                outputs = self.compiled(given)
+                with computing(call.work):
+                    outputs = self.compiled(given)
             except (UnforeseenSizesError, OtherAnswerError) as error:
                 raise RefusedError from error
             for place, source in self._writes:
@@ -281,7 +314,7 @@ class VaryingExecutable:
             self._known.clear()
         with torch.inference_mode(False), torch.no_grad():  # calls in other modes have them too
             made = self._made(*numbers)
-        found = self._sized(SizedCall(numbers, *made))
+        found = self._sized(SizedCall(numbers, self.work_for(numbers), *made))
         self._known[numbers] = found
         return found
 

@@ -79,8 +79,8 @@ def test_what_an_operator_reads_at_true_sizes_is_computed_so_far(name: str, draf
         for batch, length in ((5, 60), (8, 64), (2, 9), (3, 17), (8, 64), (1, 2)):
             x = torch.randn(batch, length, WIDTH)
             torch.testing.assert_close(hybrid(x), net(x), rtol=1e-4, atol=1e-5)
-        assert hybrid.traces <= 3
-    (draft, *_) = drafts
+        assert hybrid.traces <= 4, "one size, many, many that are fewer, and one text"
+    _, draft, *_ = drafts  # the first one was for sizes farther away
     calls = [call for region in draft.regions for call in region.kernels.calls]
     assert len(draft.regions) >= 2
     assert all(map(computes_less, calls)), [call.kernel.name for call in calls if not computes_less(call)]
@@ -92,10 +92,10 @@ def test_masks_and_views_of_weights_are_made_by_every_region_that_reads_them(dra
         hybrid = weft.hybridize(net.forward)
         for batch, length in ((5, 60), (8, 64)):
             hybrid(torch.randn(batch, length, WIDTH))
-    (draft,) = drafts
+    *_, draft = drafts
     first = draft.regions[0]._region
     (handed_on,) = first.outputs  # nothing but what is sorted
-    assert handed_on.type.shape[1:] == (64, WIDTH)
+    assert handed_on.type.shape[1:] == (64, WIDTH), "a program for more would put what is sorted farther apart"
 
 
 def test_a_number_is_read_as_the_size_that_it_was_written_for() -> None:

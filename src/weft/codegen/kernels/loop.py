@@ -95,14 +95,24 @@ class _LoopWriter:
 
     def _rows(self, start: Register, patch: Patch, cut: Register | None) -> None:
         """Write the loop over the rows of a tile."""
-        f, kernel, row = self.f, self.kernel, len(self.kernel.sizes) - 2
+        f, row = self.f, len(self.kernel.sizes) - 2
         (first, last), many = patch.rows, self.schedule.interleaved
-        if many and not self.ends:
+        if not many or not all(at < row or (at == row and cut is not None) for at in self.ends):
+            self._single_rows(start, (first, last), patch, cut)
+            return
+        at_line = row_coordinates(f, start, self.kernel.sizes[:-1])
+        inside = all_below(f, ((at_line[at], end) for at, end in self.ends.items() if at < row))
+        with f.only_if(inside) if inside else nullcontext():
             with f.loop(first, f.add(last, 1 - many), many) as whole:
-                self._interleaved(row_coordinates(f, f.binary("add", start, whole.index), kernel.sizes[:-1]))
-            first = whole.index
-        with f.loop(first, last) as rows:
-            coordinates = row_coordinates(f, f.binary("add", start, rows.index), kernel.sizes[:-1])
+                self._interleaved(row_coordinates(f, f.binary("add", start, whole.index), self.kernel.sizes[:-1]))
+            self._single_rows(start, (whole.index, last), patch, cut)
+
+    def _single_rows(
+        self, start: Register, between: tuple[Register, Register], patch: Patch, cut: Register | None
+    ) -> None:
+        f, row = self.f, len(self.kernel.sizes) - 2
+        with f.loop(*between) as rows:
+            coordinates = row_coordinates(f, f.binary("add", start, rows.index), self.kernel.sizes[:-1])
             others = ((coordinates[at], end) for at, end in self.ends.items() if at <= row and end is not cut)
             inside = all_below(f, others)
             with f.only_if(inside) if inside else nullcontext():

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from weft.plan.extents.parts import positions_of
+from weft.plan.form.plan import KernelCall
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
@@ -119,6 +121,29 @@ def _matrices(
     elements, item = sizes
     offset, steps = cut_range(batch, strides, *matrices) if batch else (0, [])
     return box(offset, [*steps, (1, elements)], item)
+
+
+def tiles_of_first(call: KernelCall) -> int | None:
+    """Give how many tiles compute each position of a kernel's first dimension, one position after the other."""
+    kernel, axes, writes = call.kernel, axes_of(call.kernel), len(call.writes)
+    if axes is None or not axes[0]:
+        return None
+    count, steps = axes[0][0], [0 if step is None else step[0] for step in axes[1][:writes]]
+    if count < 2 or kernel.tile_count % count:
+        return None
+    tiles = kernel.tile_count // count
+
+    def positions(place: int) -> list[tuple[int, int] | None]:
+        found = kernel.boxes(place * tiles, (place + 1) * tiles)[:writes]
+        pairs = zip(found, steps, strict=True)
+        return [positions_of(one, step, count) if one is not None and step else None for one, step in pairs]
+
+    first = positions(0)
+    for place in (0, 1, count - 1):
+        for here, there in zip(positions(place), first, strict=True):
+            if here is None or there is None or here != ((there[0] + place) % count,) * 2:
+                return None
+    return tiles
 
 
 def axes_of(kernel: Kernel) -> Axes | None:

@@ -12,6 +12,7 @@ from itertools import product
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import axes_of, boxes_of
@@ -49,7 +50,7 @@ ENDED = (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A dimension of which (size + more) * times places are needed.
+    """A dimension of which (size + more) * times places are needed, the sum rounded up to a multiple of `whole`.
 
     With `row` it is a later part of a dimension of so many positions.
     """
@@ -58,17 +59,25 @@ class End:
     times: int
     more: int
     row: int = 0
+    whole: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is a size, or a multiple of it."""
+        return self.more == 0 and self.whole == 1
 
     def of(self, holders: Mapping[Polynomial, int], most: int) -> LoopEnd:
         """The same as a plan has it."""
-        return LoopEnd(holders[self.size], self.more, self.times, most)
+        return LoopEnd(holders[self.size], self.more, self.times, most, self.whole)
 
     def part(self, step: int, count: int) -> Part:
         """What is needed of an argument that steps by so many bytes along a dimension of so many places."""
         places = np.arange(-(-count // self.times), dtype=np.int32)
-        return Part(step * self.times, self.size, np.maximum(places - self.more, 0))
+        return Part(step * self.times, self.size, np.maximum(places // self.whole * self.whole - self.more, 0))
 
 
+STEEP = (1, 2, 3, 4, 8, 16, 32)  # strides of windows, and of one behind the other
+WHOLE = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # positions of tiles
 Ends = dict[int, End]
 Nothing = set[PartKey]
 """Of a buffer: along which dimensions it is 0 beyond a size, or another number that changes nothing."""
@@ -122,7 +131,7 @@ class CallEnds:
     def _choices(self, kernel: Kernel, axis: int, written: Mapping[int, Parts]) -> list[End]:
         assert self.axes is not None
         _, steps = self.axes
-        found: dict[tuple[Polynomial, int], int] | None = None
+        found: dict[tuple[Polynomial, int], NDArray[np.int32]] | None = None
         if all((own := steps[number]) is None or own[axis] == 0 for number in range(len(self.call.writes))):
             if isinstance(kernel, WeightGradientKernel | DepthwiseWeightKernel):
                 return self._of_images(len(self.call.writes) + 1, axis)
@@ -135,24 +144,24 @@ class CallEnds:
                 continue  # a number of a row, of what reductions give
             here = self._written(number, axis, parts)
             if found is not None:
-                here = {key: max(more, found[key]) for key, more in here.items() if key in found}
+                here = {key: np.minimum(least, found[key]) for key, least in here.items() if key in found}
             found = here
-        chosen = [End(size, times, more) for (size, times), more in (found or {}).items()]
+        chosen = [_closest(size, times, least) for (size, times), least in (found or {}).items()]
         if isinstance(kernel, AttentionGradientKernel) and axis >= len(kernel.sizes.batch):
             added = self._summed(kernel, axis)  # to the gradients of others
-            return [one for one in chosen if one.more == 0 and (one.size, one.times) in added]
+            return [one for one in chosen if one.is_exact and (one.size, one.times) in added]
         if not isinstance(kernel, RowKernel) or axis < len(kernel.expression.rows):
             return chosen
         sums = self.hidden.reduced()
         return [
-            one for one in chosen if one.more == 0 and (sums is None or ((axis, one.size) in sums and one.times == 1))
+            one for one in chosen if one.is_exact and (sums is None or ((axis, one.size) in sums and one.times == 1))
         ]
 
-    def _written(self, number: int, axis: int, parts: Parts) -> dict[tuple[Polynomial, int], int]:
-        """The ends by what is needed of one result: by size and times, and how many more."""
+    def _written(self, number: int, axis: int, parts: Parts) -> dict[tuple[Polynomial, int], NDArray[np.int32]]:
+        """From which size on what is needed of one result, by the size and how many places each position is."""
         counts, steps = self.axes or ((), ())
         own, begin = steps[number], self._begins[number]
-        found: dict[tuple[Polynomial, int], int] = {}
+        found: dict[tuple[Polynomial, int], NDArray[np.int32]] = {}
         if own is None or begin is None or own[axis] <= 0:
             return found
         for (stride, count, size), part in parts.items():
@@ -162,9 +171,7 @@ class CallEnds:
             first = 0 if follows(counts, own, axis, begin, stride) else _inside(counts, own, axis, begin, count)
             if first is None or (first and times > 1) or first + counts[axis] > times * count:
                 continue
-            least = part.least[first : first + -(-counts[axis] // times)]
-            more = int((np.arange(len(least)) - least).max(initial=0))
-            found[size, times] = more
+            found[size, times] = part.least[first : first + -(-counts[axis] // times)]
         return found
 
     def _summed(self, kernel: Kernel, axis: int) -> list[tuple[Polynomial, int]]:
@@ -320,6 +327,29 @@ def _can_end(kernel: Kernel, axis: int) -> bool:
     if isinstance(kernel, ConvKernel):
         return kernel.way != "dot"
     return isinstance(kernel, PoolKernel | WinogradKernel | WeightGradientKernel | DepthwiseWeightKernel)
+
+
+def _closest(size: Polynomial, times: int, least: NDArray[np.int32]) -> End:
+    """The end of a dimension whose positions, of so many places each, are needed from some sizes on.
+
+    Of an image that a convolution with a stride reads, several rows are needed for each row that it makes. What whole
+    tiles read, of which all is needed or nothing, is needed in steps.
+    """
+    places, count = np.arange(len(least)), len(least)
+    if np.array_equal(places, least):
+        return End(size, times, 0)
+    finite = np.minimum(least.astype(np.int64), count)
+    needed = np.zeros(count + 2, np.int64)  # by size
+    np.maximum.at(needed, finite + 1, places + 1)
+    needed, sizes = np.maximum.accumulate(needed)[1:-1], np.arange(1, count + 1)
+    found = []
+    for each, whole in product(STEEP, WHOLE):
+        if each * whole < count:
+            more = int((places // each // whole * whole - finite).max(initial=0))
+            ends = np.minimum(-(-(sizes + more) // whole) * whole * each, count)
+            found.append((int((ends - needed).sum()), each, whole, more))
+    _, each, whole, more = min(found, default=(0, 1, 1, int((places - finite).max(initial=0))))
+    return End(size, times * each, more, whole=whole)
 
 
 def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, stride: int) -> bool:

@@ -111,7 +111,7 @@ def _ends_there(call: KernelCall, number: int, ending: CallEnds, given: tuple[Ma
     sizes, parts = given
     dimensions: tuple[int, ...] = getattr(call.kernel, "ends", ())
     pairs = zip(dimensions, call.ends, strict=True)
-    ends = {axis: End(sizes[end.size], end.times, end.more) for axis, end in pairs if not end.more}
+    ends = {axis: End(sizes[end.size], end.times, end.more) for axis, end in pairs if end.is_exact}
     if not _is_exact(call.kernel, number - len(call.writes), ends):
         return False
     touched = ending.parts(number, ends)
@@ -217,7 +217,7 @@ class _Needs:
         common = set.intersection(*sizes) if sizes else set()
         call = replace(call, kernel=in_lines(call.kernel, self._lines(call, written)))
         ended, ends = self._ended(call, written)
-        common -= {end.size for end in ends.values() if not end.more}
+        common -= {end.size for end in ends.values() if end.is_exact}
         if not common:
             self._read(ended, None, {}, ends)
             return ended

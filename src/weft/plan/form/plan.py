@@ -51,17 +51,24 @@ class NeededTiles:
 class LoopEnd:
     """Where a loop of a kernel ends: at (size + more) * times, but at `most`; the size is an i32 in an input buffer.
 
-    With `more` below zero the loop goes over a later part of a dimension, of which a small size has nothing.
+    With `more` below zero the loop goes over a later part of a dimension, of which a small size has nothing. The sum is
+    rounded up to a multiple of `whole`, a power of two.
     """
 
     size: int
     more: int
     times: int
     most: int
+    whole: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it ends where a size does, or a multiple of it."""
+        return self.more == 0 and self.whole == 1
 
     def count(self, size: int) -> int:
         """Give the count of a size."""
-        return min(max((size + self.more) * self.times, 0), self.most)
+        return min(max(-(-(size + self.more) // self.whole) * self.whole * self.times, 0), self.most)
 
 
 @dataclass(frozen=True, slots=True)

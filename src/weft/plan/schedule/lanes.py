@@ -21,6 +21,7 @@ from weft.plan.form.dependencies import Footprints, Touch, TouchHistory, lanes_o
 from weft.plan.form.plan import Plan, Run, Wait
 from weft.plan.memory.arena import live_bytes
 from weft.plan.schedule.cost import MachineModel, PlanCosts, work_before
+from weft.plan.schedule.turns import parts_in_turns
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 
@@ -234,7 +235,6 @@ MOST_WORK = 2200  # calls times lanes, after which no further way is tried
 # Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another one
 # that fits before it; so many of the calls that could start are looked at.
 LEAST_IDLE, MOST_LOOKED_AT = 8, 6
-TURNS = 8  # parts for each lane of a call of which not all tiles are always needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,8 +426,8 @@ class _Scheduler:
         if len(shares) < 2 or (plan.calls[call].needed is None and not plan.calls[call].ends):
             return shares
         lanes = [lane for lane, _, _ in shares]
-        turns = min(TURNS, self.costs.tiles[call] // len(lanes))
-        return self._cut(call, lanes * turns, [1 / (len(lanes) * turns)] * (len(lanes) * turns))
+        parts = parts_in_turns(plan.calls[call], len(lanes))
+        return self._cut(call, [lanes[at % len(lanes)] for at in range(len(parts))], parts)
 
     def _filling(self, ready: list[tuple[float, int]]) -> tuple[int, list[Share]] | None:
         """Take a call for the time in which a lane would wait for the most urgent one; None if nothing fits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.ir.extents import Extent
 from weft.ir.types import TensorType
 from weft.trace.lift.arguments import Arguments, Results, Rules
 from weft.trace.lift.convolutions import channels
@@ -91,12 +92,12 @@ def rms_norm_gradient(arguments: Arguments) -> Results:
 def group_norm(arguments: Arguments) -> Results:
     """Normalised over groups of channels; mean and inverse deviation for the gradient."""
     given = arguments.tensor("input").wide()
-    batch, channel_count, groups = (arguments.literal(name) for name in ("N", "C", "group"))
+    batch, channel_count, pixels, groups = (arguments.literal(name) for name in ("N", "C", "HxW", "group"))
     arguments.require(given.kind.size > 0, "of nothing")
-    x = given.reshape((batch, groups, given.kind.size // (batch * groups)))
+    x = given.reshape((batch, groups, channel_count // groups * pixels))
     middle = x.mean((2,), keep=True)
     inverse = inverse_root(variance(x, middle, (2,)), arguments.literal("eps"))
-    normal = ((x - middle) * inverse).reshape((batch, channel_count, arguments.literal("HxW")))
+    normal = ((x - middle) * inverse).reshape((batch, channel_count, pixels))
     weight, bias = (by_channel(arguments.maybe(name)) for name in ("weight", "bias"))
     found = affine(normal, weight, bias).reshape(given.shape)
     return found, middle.reshape((batch, groups)), inverse.reshape((batch, groups))
@@ -177,7 +178,8 @@ def running(arguments: Arguments, middle: Expression, spread: Expression, count:
     share = arguments.literal("momentum")
     arguments.require(count > 1, "of a single element for each channel")
     means = arguments.maybe("running_mean"), arguments.maybe("running_var")
-    sample = spread * (count / (count - 1))
+    varies = isinstance(count, Extent)
+    sample = spread * count / (count - 1) if varies else spread * (count / (count - 1))
     pairs = zip(means, (middle, sample), strict=True)
     return tuple(old.wide() * (1 - share) + new * share for old, new in pairs if old is not None)
 

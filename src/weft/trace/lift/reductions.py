@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from weft.ir.extents import Extent
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression, as_divisor
 from weft.trace.lift.writes import diagonal_places
@@ -136,8 +137,11 @@ def spread(*, root: bool, with_mean: bool) -> Rule:
     def rule(arguments: Arguments) -> Expression | tuple[Expression, ...]:
         x = arguments.tensor("self").wide()
         dimensions, keep = over(arguments, x.rank)
-        correction = arguments.literal("correction")
-        room = max(0, x.count(dimensions) - (1 if correction is None else correction))
+        given, count = arguments.literal("correction"), x.count(dimensions)
+        correction = 1 if given is None else given
+        is_told = correction <= 1 or not isinstance(count, Extent)
+        arguments.require(is_told, "of sizes that may be below the correction")
+        room = max(0, count - correction)
         middle = x.mean(dimensions, keep=True)
         gap = x - middle
         found = (gap * gap).sum(dimensions, keep=keep) / as_divisor(room)
