@@ -12,7 +12,7 @@ from torch.nn import functional
 import weft
 
 NUMBERS = (9, 12, 7, 15, 33, 20, 5, 18, 9, 33)
-MOST_PROGRAMS = 5  # one for the first call, and one for a range each
+MOST_PROGRAMS = 6  # one for the first call, one for a range each, and one that was for too many
 
 
 def edges(nodes: int) -> tuple[Any, ...]:

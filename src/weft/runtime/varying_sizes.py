@@ -13,6 +13,7 @@ from weft.codegen.torch_functions import below_autograd, tensor_functions
 from weft.ir.extents import Polynomial
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import apply_rule
+from weft.ir.ops import effect_of
 from weft.ir.size_arithmetic import SizeArithmetic, row_of
 from weft.ir.types import TensorType
 from weft.passes.by_sizes import SizedGraph
@@ -129,6 +130,7 @@ class VaryingExecutable:
         ]
         self.types = tuple(self.compiled.types[place] for place in self._order)
         self.order = None
+        self._draws = any(effect_of(value) == "random" for value in graph.values)
         self._largest, self._of_sizes = largest.sized, largest.sized.of_sizes
         self._known: dict[tuple[int, ...], SizedCall] = {}
         self._times: dict[tuple[int, ...], int] = {}  # that sizes have come which are not known
@@ -275,10 +277,13 @@ class VaryingExecutable:
         with below_autograd():  # operators may look at the grad mode, which stays as it is
             own = inputs if self._are_given else [*inputs, *call.numbers]
             given, memories = self._in_largest_form(inputs, call)
+            state = torch.get_rng_state() if self._draws else None
             try:
                 with computing(call.work):
                     outputs = self.compiled(given)
-            except (UnforeseenSizesError, OtherAnswerError) as error:
+            except (RefusedError, UnforeseenSizesError, OtherAnswerError) as error:
+                if state is not None:
+                    torch.set_rng_state(state)  # whoever runs the call instead draws what has been drawn again
                 raise RefusedError from error
             for place, source in self._writes:
                 if outputs[place] is not given[source]:
