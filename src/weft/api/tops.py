@@ -56,7 +56,7 @@ def top_of(
     return lambda group, size: min(max(ahead.get(group) or pick(size), least.get(group, 0)), most.get(group, LARGEST))
 
 
-def largest_sizes(shapes: Shapes, related: tuple[Sequence[Group], Ties], top_of: Callable[[Group, int], int]) -> Shapes:
+def largest_sizes(shapes: Shapes, related: tuple[Sequence[Group], Ties], pick: Callable[[Group, int], int]) -> Shapes:
     """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
 
     Sizes that vary apart have different ones: equal ones would be taken for one size. Smaller sizes have smaller ones,
@@ -65,7 +65,7 @@ def largest_sizes(shapes: Shapes, related: tuple[Sequence[Group], Ties], top_of:
     tops: dict[SizeSpot, int] = {}
     groups, ties = related
     for group in sorted(groups, key=lambda group: max(shapes[place][at] for place, at in group)):
-        top = top_of(group, max(shapes[place][at] for place, at in group))
+        top = pick(group, max(shapes[place][at] for place, at in group))
         while top in tops.values():
             top += LEAST_TOP // 2
         tops |= dict.fromkeys(group, top)

@@ -199,7 +199,7 @@ _ASKED = frozenset(
 )
 """What is computed from whole tensors, and safely from ones and zeros; the rules of others are taken at their word."""
 
-_MOST_ASKED = 2**22
+_MOST_ASKED = 2**24
 """Elements of a result whose strides are asked for; the rule's are taken for larger ones, to save time and memory."""
 
 _NOT_REAL = (torch.Tensor, torch.SymInt, torch.SymFloat)
