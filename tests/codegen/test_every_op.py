@@ -47,6 +47,7 @@ BY_PYTORCH = {
     "scatter_mul": (BOOLEAN, "kernels do not join truth values"),
     "scatter_min": (BOOLEAN, "kernels do not join truth values"),
     "scatter_max": (BOOLEAN, "kernels do not join truth values"),
+    "recurrent": (frozenset(DTYPE_NAMES) - {torch.float32}, "states are float32"),
 }
 # What is run on finite numbers alone: whether NaN and infinities meet the zeros of the padding is a library's choice.
 OF_FINITE = {"convolution", "convolution_input_gradient", "convolution_weight_gradient"}

@@ -30,6 +30,9 @@ BODIES = {
     "argmax": "(%x: f32[2,3]) { %0: i64[2,1] = argmax %x, dimension=1, keep=True return %0 }",
     "argmin": "(%x: f32[2,3]) { %0: i64[] = argmin %x, dimension=None, keep=False return %0 }",
     "top_places": "(%x: f32[2,3]) { %0: i64[2,2] = top_places %x, count=2, largest=True, sorted=True return %0 }",
+    "recurrent": "(%x: f32[3,2,12], %w: f32[12,4], %h: f32[2,4], %b: f32[4], %n: i32[]) {"
+    ' %0: (f32[3,2,4], f32[2,4]) = recurrent %x, %w, %h, %b, %n, cell="gru", reverse=True'
+    " %1: f32[2,4] = item %0, index=1 return %1 }",
     "any": "(%x: bool[2,3]) { %0: bool[2] = any %x, dimensions=[1], keep=False return %0 }",
     "all": "(%x: bool[2,3]) { %0: bool[] = all %x, dimensions=[0, 1], keep=False return %0 }",
     "reshape": "(%x: f32[2,3]) { %0: f32[3,2] = reshape %x, shape=[3, 2] return %0 }",

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from weft.ir.extents import Extent
 from weft.ir.graph import Value
 from weft.ir.ops import build
+from weft.ir.size_numbers import number_of
 from weft.ir.types import TupleType, contiguous
 
 
@@ -49,6 +51,18 @@ class Draft:
         attributes = MappingProxyType({"tensor": torch.tensor(number, dtype=dtype)})
         self.values.append(Value("constant", (), contiguous(dtype, ()), attributes))
         return self.build("expand", self.values[-1], shape=shape)
+
+    def number(self, size: int, *shape: int) -> Value:
+        """A size in every element."""
+        if not isinstance(size, Extent):
+            return self.full(size, *shape, dtype=torch.int64)
+
+        def emit(value: Value) -> Value:
+            self.values.append(value)
+            return value
+
+        number = number_of(size.expression, emit=emit)
+        return self.build("expand", self.build("scalar", number, dtype=torch.int64), shape=shape)
 
 
 Case = Callable[[Draft, int, int], Sequence[Value]]
@@ -133,6 +147,30 @@ def position(op: str) -> Case:
 def top_places(g: Draft, n: int, m: int) -> Sequence[Value]:
     x = g.input(n, m)
     return [g.build("top_places", x, count=1, largest=largest, sorted=True) for largest in (True, False)]
+
+
+def resampled(g: Draft, n: int, m: int) -> Sequence[Value]:
+    x = g.build("exp", g.input(n, m, 4))
+    found = []
+    for dimension, size in enumerate((n, m)):
+        steps = g.build("iota", shape=(2 * size,), dimension=0, dtype=torch.int64)
+        places = g.build(
+            "minimum", g.build("floor_div", steps, g.full(2, 2 * size, dtype=torch.int64)), g.number(size - 1, 2 * size)
+        )
+        found.append(g.build("take", x, places, dimension=dimension))
+    return found
+
+
+def recurrent(cell: str, *, reverse: bool = False) -> Case:
+    def case(g: Draft, n: int, m: int) -> Sequence[Value]:
+        rows = 4 * {"lstm": 4, "gru": 3, "rnn_tanh": 1}[cell]
+        given, weight, first = g.input(n, m, rows), g.input(rows, 4), g.input(m, 4)
+        # Small weights: with large ones a state remembers each rounding for ever.
+        weight = g.build("mul", weight, g.full(0.2, rows, 4))
+        others = [g.input(*shape) for shape in {"lstm": [(m, 4)], "gru": [(4,)]}.get(cell, [])]
+        return g.items(g.build("recurrent", given, weight, first, *others, cell=cell, reverse=reverse))
+
+    return case
 
 
 def matmul(g: Draft, n: int, m: int) -> Sequence[Value]:
@@ -326,6 +364,11 @@ CASES: dict[str, dict[str, Case]] = {
     **{op: {"some": reduction(op, BOOLS)} for op in ("any", "all")},
     **{op: {"some": position(op)} for op in ("argmax", "argmin")},
     "top_places": {"one": top_places},
+    "recurrent": {
+        "lstm": recurrent("lstm"),
+        "gru from behind": recurrent("gru", reverse=True),
+        "plain": recurrent("rnn_tanh"),
+    },
     "matmul": {"some": matmul},
     "attention": {
         "plain": attention(-math.inf),
@@ -346,7 +389,7 @@ CASES: dict[str, dict[str, Case]] = {
     "pad": {"both": pad(1, 2), "in front": pad(2, 0)},
     "concat": {"some": concat},
     "reverse": {"some": reverse},
-    "take": {"some": take},
+    "take": {"some": take, "resampled": resampled},
     "gather": {"some": gather},
     "scatter": {"fixed": scatter, "some": scatter_some},
     **{op: {"some": scatter_with(op)} for op in ("scatter_add", "scatter_mul", "scatter_min", "scatter_max")},

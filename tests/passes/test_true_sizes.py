@@ -132,8 +132,9 @@ def test_lifting_leaves_what_runs_at_true_sizes_to_pytorch() -> None:
     plain = graph([x, number], [sorted_, total], [total])
     found = bounded(lift_by_call(plain, {total})).graph
     targets = [value.attributes["call"].target for value in lift(found).values if value.op == "library"]
-    assert targets == [CUT, "aten.cumsum.default", PUT, CUT, "aten.sum.default"]
-    assert sum(isinstance(value.type, UnsizedType) for value in found.values) == 3
+    # The second takes what the first gave, as it is: larger memory is for kernels, and here nobody reads it.
+    assert targets == [CUT, "aten.cumsum.default", PUT, "aten.sum.default"]
+    assert sum(isinstance(value.type, UnsizedType) for value in found.values) == 2
 
 
 def test_a_rule_that_refuses_leaves_nothing_behind() -> None:
@@ -179,5 +180,5 @@ def test_strides_are_those_of_the_order_in_memory() -> None:
 
 def test_what_is_repeated_is_put_into_larger_memory_once() -> None:
     x = torch.tensor([[1.0], [2.0]]).expand(2, 3)
-    found = true_sizes._put(x, (2, 3), (4, 5), (1, 0))
+    found = true_sizes.put_in_largest(x, (2, 3), (4, 5), (1, 0))
     assert torch.equal(found[:2, :3], x)

@@ -73,3 +73,12 @@ def test_where_it_is_not_known_how_much_would_do_much_is_saved_and_little_is_not
     frugal = Found(900 * KB, 1.0)
     assert within(monkeypatch, 0, [little, frugal]) == (little, 1)
     assert within(monkeypatch, 0, [much, frugal])[0] == frugal
+
+
+def test_lanes_are_not_held_back_for_long_where_nobody_knows_how_many_bytes_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fastest, frugal = Found(9 * NEGLIGIBLE_BYTES, 1.0), Found(3 * NEGLIGIBLE_BYTES, 1.8)
+    assert within(monkeypatch, 0, [fastest, frugal])[0] == fastest
+    soon = Found(4 * NEGLIGIBLE_BYTES, 1.05)
+    assert within(monkeypatch, 0, [fastest, frugal, soon])[0] == soon

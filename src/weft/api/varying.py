@@ -337,9 +337,12 @@ class VaryingPrograms:
         call = _SizedCall(leaves, shapes, numbers, request, small)
         reason = None
         # Of what is declared, sizes are first taken to be what was said, then to be one where they were equal so far.
-        for apart in (request.declared.separate, {}) if request.declared.free else ({},):
+        ways = [(apart, True) for apart in ((request.declared.separate, {}) if request.declared.free else ({},))]
+        if not kind.reads and _related(kind.seen, varying, numbers, {})[1].keys() - {(place, 0) for place in numbers}:
+            ways.append(({}, False))  # one size made of another, as 9 is 7 + 2, may be so by chance
+        for apart, is_tied in ways:
             try:
-                found = None if kind.reads else self._learn_with(kind, call, varying, apart)
+                found = None if kind.reads else self._learn_with(kind, call, varying, apart, is_tied=is_tied)
             except (InternalError, MemoryError, FirstCallError):
                 raise  # a mistake of Weft's, a machine that is full, and a first call are no matter of sizes
             except WeftError as error:  # paths read them, or exact programs go on
@@ -415,13 +418,13 @@ class VaryingPrograms:
         return True
 
     def _learn_with(
-        self, kind: _Kind, call: _SizedCall, varying: Sizes, apart: Mapping[SizeSpot, str]
+        self, kind: _Kind, call: _SizedCall, varying: Sizes, apart: Mapping[SizeSpot, str], *, is_tied: bool
     ) -> VaryingProgram | None:
         """Make a program in which sizes are told apart as is declared, and others as they have been in calls."""
         request, shapes, names = call.request, call.shapes, call.request.declared.names
         lower: Shapes | None = None
         while varying:
-            begin, (groups, ties) = perf_counter(), _related(kind.seen, varying, call.numbers, apart)
+            begin, (groups, ties) = perf_counter(), _related(kind.seen, varying, call.numbers, apart, is_tied=is_tied)
             ahead = {} if request.is_close or lower else kind.growing(groups)
             is_far = kind.is_far and not (request.is_close or lower)
             tops = lower or kind.tops_for(call, varying, (groups, ties), ahead)
@@ -590,11 +593,16 @@ def _strides(leaves: Sequence[Any], varying: Sizes) -> dict[int, tuple[int, ...]
 
 
 def _related(
-    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], apart: Mapping[SizeSpot, str]
+    seen: Sequence[Shapes],
+    varying: Sizes,
+    numbers: Collection[int],
+    apart: Mapping[SizeSpot, str],
+    *,
+    is_tied: bool = True,
 ) -> tuple[list[Group], dict[SizeSpot, SizeTie]]:
-    """The sizes by which all others can be expressed, and these others."""
+    """The sizes by which all others can be expressed, and these others; without ties those that are the same alone."""
     histories = _histories(seen, varying, numbers, apart)
-    free = {group for group in histories if len(seen) == 1 or any(spot in apart for spot in group)}
+    free = {group for group in histories if not is_tied or len(seen) == 1 or any(spot in apart for spot in group)}
     groups, ties = tied(histories, free)
     ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group[1:] if spot[0] in numbers}
     return [tuple(spot for spot in group if spot not in ties) for group in groups], ties

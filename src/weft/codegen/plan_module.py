@@ -35,6 +35,7 @@ from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.loop import emit_loop
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.kernels.pool import emit_pool, emit_pool_gradient
+from weft.codegen.kernels.recurrent import emit_recurrent
 from weft.codegen.kernels.reduce import emit_reduce
 from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.kernels.top import emit_top
@@ -56,6 +57,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel
@@ -75,6 +77,7 @@ EMIT: dict[type[Kernel], Callable[[Module, Any], None]] = {
     PoolGradientKernel: emit_pool_gradient,
     ScatterKernel: emit_scatter,
     TopKernel: emit_top,
+    RecurrentKernel: emit_recurrent,
     CheckKernel: emit_check,
     AttentionKernel: emit_attention,
     AttentionGradientKernel: emit_attention_gradient,

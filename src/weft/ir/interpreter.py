@@ -20,6 +20,7 @@ from weft.ir.attention import ATTENTION_RULES
 from weft.ir.graph import Graph, Value
 from weft.ir.library import HOLE, Argument, Call, Operand, Path, WrittenArgument, flat_results, map_arguments
 from weft.ir.ops import NUMBER_OPERATORS
+from weft.ir.recurrent import recurrent
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, TupleType, Type, type_of
 from weft.ir.verifier import agrees
 
@@ -319,6 +320,11 @@ def top_places(value: Value, operand: torch.Tensor) -> torch.Tensor:
     return torch.topk(operand, count, -1, largest, in_order)[1]
 
 
+def recurrent_layer(value: Value, *operands: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states of a recurrent layer, and the last one."""
+    return recurrent(value.attributes["cell"], *operands, reverse=value.attributes["reverse"])
+
+
 def slice_rule(value: Value, operand: torch.Tensor) -> torch.Tensor:
     """A part of every dimension."""
     bounds = zip(*(value.attributes[name] for name in ("start", "stop", "step")), strict=True)
@@ -397,6 +403,7 @@ RULES: Mapping[str, Rule] = {
     "argmax": position(torch.argmax),
     "argmin": position(torch.argmin),
     "top_places": top_places,
+    "recurrent": recurrent_layer,
     "reshape": attribute(torch.reshape, "shape"),
     "permute": attribute(torch.permute, "order"),
     "expand": attribute(torch.Tensor.expand, "shape"),

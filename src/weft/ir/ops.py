@@ -24,6 +24,7 @@ from weft.ir import op_types as rules
 from weft.ir.graph import Place, Value
 from weft.ir.library import Call
 from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
+from weft.ir.recurrent import recurrent_type
 from weft.ir.types import TensorType, Type
 
 
@@ -301,6 +302,13 @@ OPS = table(
         attended.attention_gradient_type,
         "of output gradient, query, key, value, the logarithms, and each row's sum of gradient times output; and masks",
         ATTENTION_GRADIENT,
+    ),
+    Op(
+        "recurrent",
+        None,
+        recurrent_type,
+        "the states of a recurrent layer, from what inputs give to its gates, and the last state",
+        attributes(cell="text", reverse="truth"),
     ),
     Op("convolution", 2, rules.convolution_type, "of input and weight, without bias", CONVOLUTION),
     Op(

@@ -519,6 +519,20 @@ def _attention_gradient(bounder: Bounder, value: Value) -> Found:
     return new, tuple((*leading, *bounder.within[operand][-2:]) for operand in (query, key, values))
 
 
+def _recurrent(bounder: Bounder, value: Value) -> Found:
+    """Rows of the batch go their own ways; steps beyond are none, as a number says."""
+    given, _, first, *_ = value.operands
+    steps, rows = bounder.single(given, 0), joined(bounder.mixed(given, 1))
+    if rows != joined(bounder.mixed(first, 0)):
+        raise UnboundedError("a recurrent layer has inputs and states whose rows vary in different ways")
+    state = bounder.within[first]
+    within = ((*bounder.within[given][:2], state[1]), (bounder.within[given][1], state[1]))
+    operands = tuple(bounder.now[operand] for operand in value.operands)
+    if steps.number is not None:
+        return bounder.again(value, *operands), within
+    return bounder.again(value, *operands, bounder.size(steps, torch.int32)), within
+
+
 NOTHING_GROWS: Mapping[Value, Value] = MappingProxyType({})
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -533,6 +547,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "matmul": _matmul,
         "attention": _attention,
         "attention_gradient": _attention_gradient,
+        "recurrent": _recurrent,
         "slice": _slice,
         "pad": _pad,
         "concat": _concat,

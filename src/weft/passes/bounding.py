@@ -16,8 +16,8 @@ from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, LiftedGraph, Value, Write
 from weft.ir.ops import OPS, build
-from weft.ir.size_numbers import number_of
-from weft.ir.types import TensorType, contiguous
+from weft.ir.size_numbers import number_of, size_of_number
+from weft.ir.types import NumberType, TensorType, contiguous
 from weft.passes.within import (
     Dimension,
     Found,
@@ -174,6 +174,7 @@ class Bounder:
                 new = replace(value, operands=tuple(self.now[operand] for operand in value.operands))
             self.now[value] = self.emit(new)
             self.within[value] = all_of(value.type)
+            self._note_size(value, self.now[value])
             return
         found = self._last_resort.item(value) if value.op == "item" else None
         if found is not None:
@@ -191,6 +192,16 @@ class Bounder:
             call = value.attributes.get("call")
             raise UnboundedError(f"{call.target if call is not None else value.op} of sizes that vary has no rule")
         self.now[value], self.within[value] = rule(self, value)
+
+    def _note_size(self, value: Value, new: Value) -> None:
+        """Know a tensor that holds a size as code has written it: places may be below it."""
+        kind = value.type
+        if value.op != "scalar" or not isinstance(kind, TensorType) or kind.dtype not in (torch.int32, torch.int64):
+            return
+        numbers = (one for one in self.graph.inputs if isinstance(one.type, NumberType))
+        size = size_of_number(value.operands[0], {one: Polynomial.atom(one) for one in numbers})
+        if size is not None and size.number is None:
+            self._sizes.setdefault((size, kind.dtype), new)
 
     def _checked(self, value: Value, operand: Value) -> Value:
         """What a check sees: in the place of what is beyond the first class, which there is."""

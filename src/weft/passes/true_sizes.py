@@ -46,14 +46,11 @@ LIBRARY.define("cut_to_sizes(Tensor(a) x, int[] factors, int[] sizes, int[] shap
 LIBRARY.define("put_in_largest(Tensor x, int[] sizes, int[] shape, int[] strides) -> Tensor")
 
 
-def _cut(
+def cut_to_sizes(
     x: torch.Tensor, factors: Sequence[int], sizes: Sequence[int], shape: Sequence[int], order: Sequence[int]
 ) -> torch.Tensor:
     """What counts of a tensor; with an order of dimensions, the outermost first, it lies in memory so, without gaps."""
-    part = x if len(factors) == x.dim() else x.reshape(list(factors))
-    for dimension, size in enumerate(sizes):
-        if size != factors[dimension]:
-            part = part.narrow(dimension, 0, size)
+    part = _first_of(x if len(factors) == x.dim() else x.reshape(list(factors)), sizes)
     if len(factors) != len(shape):
         part = part.reshape(list(shape))
     if not order:
@@ -66,17 +63,21 @@ def _cut(
     return torch.empty_strided(list(shape), strides, dtype=x.dtype, device=x.device).copy_(part)
 
 
-def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+def _first_of(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The first elements of each dimension."""
+    if tuple(x.shape) == tuple(sizes):
+        return x
+    return x.as_strided(sizes, x.stride(), x.storage_offset())
+
+
+def put_in_largest(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
     """A tensor at the beginning of larger memory; what is behind it is anything."""
     if tuple(x.shape) != tuple(sizes):
         raise UnforeseenSizesError(
             f"an operator gave a tensor of sizes {list(x.shape)}, where it was to have {list(sizes)}"
         )
     memory = torch.empty_strided(list(shape), list(strides), dtype=x.dtype, device=x.device)
-    part = memory
-    for dimension, size in enumerate(sizes):
-        if size != shape[dimension]:
-            part = part.narrow(dimension, 0, size)
+    part = _first_of(memory, sizes)
     for dimension, (size, step) in enumerate(zip(shape, strides, strict=True)):
         if step == 0 and size > 1 and x.shape[dimension]:  # the same number at all places, which is written once
             part, x = part.narrow(dimension, 0, 1), x.narrow(dimension, 0, 1)
@@ -84,8 +85,8 @@ def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: S
     return memory
 
 
-LIBRARY.impl("cut_to_sizes", _cut, "CompositeExplicitAutograd")
-LIBRARY.impl("put_in_largest", _put, "CompositeExplicitAutograd")
+LIBRARY.impl("cut_to_sizes", cut_to_sizes, "CompositeExplicitAutograd")
+LIBRARY.impl("put_in_largest", put_in_largest, "CompositeExplicitAutograd")
 
 
 class _Written:
@@ -124,6 +125,7 @@ class TrueSizes:
         self.bounder = bounder
         self._results: dict[Value, Value] = {}  # of calls, before anything is put into larger memory
         self._calls: dict[Value, Value] = {}  # of values of the lifted Graph that are such calls
+        self._given: dict[Value, tuple[Value, TensorType]] = {}  # what operators gave, by where it is in larger memory
 
     def rewrite(self, call: Value) -> None:
         """Run a call of an operator, or take one of its results."""
@@ -170,6 +172,7 @@ class TrueSizes:
         largest = fixed(kind)
         call = Call(PUT, (Operand(0), sizes, largest.shape, largest.strides))
         found = self._library(call, written.operands, largest, new)
+        self._given[found] = new, kind
         return found, tuple(map(prefix, kind.shape))
 
     def _run(self, value: Value) -> Value:
@@ -204,6 +207,9 @@ class TrueSizes:
         if operand in self.bounder.in_largest:
             raise UnboundedError("an operand holds places in the largest form of an image")
         new, kind = self.bounder.now[operand], operand.type
+        given, as_given = self._given.get(new, (None, None))
+        if given is not None and is_same_layout(as_given, kind):
+            return given
         if not isinstance(kind, TensorType) or not (
             has_extents(kind) or any(map(varies, self.bounder.within[operand]))
         ):
@@ -223,6 +229,14 @@ class TrueSizes:
     def _library(self, call: Call, operands: Sequence[Value], kind: Type, like: Value) -> Value:
         attributes = MappingProxyType({"call": call})
         return self.bounder.emit(Value("library", tuple(operands), kind, attributes, like.place))
+
+
+def is_same_layout(one: Type | None, other: Type) -> bool:
+    """Whether tensors have the same sizes and strides at every call."""
+    if not (isinstance(one, TensorType) and isinstance(other, TensorType)) or one.rank != other.rank:
+        return False
+    pairs = zip((*one.shape, *one.strides), (*other.shape, *other.strides), strict=True)
+    return one.dtype is other.dtype and all(expression_of(size) == expression_of(same) for size, same in pairs)
 
 
 def _order(kind: TensorType) -> tuple[int, ...]:

@@ -38,6 +38,8 @@ def _work(value: Value) -> Polynomial:
         first, products = ATTENTIONS[value.op]
         query, key = (operand.type for operand in value.operands[first : first + 2])
         return _elements(query).times(_size(key, -2)).times(Polynomial.constant(products))
+    if value.op == "recurrent":
+        return _elements(value.operands[0].type).times(_size(value.operands[2].type, -1))
     return _elements(value.type)
 
 

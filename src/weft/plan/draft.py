@@ -224,14 +224,15 @@ class Draft:
     def within(self, peak_bytes: int) -> PlannedGraph:
         """Plan what is done soonest with so many bytes at its peak, or else with as few as are found.
 
-        With 0 it is not known how many would do.
+        With 0 it is not known how many would do: then lanes are not held back for long. Of sizes that vary a peak is
+        that of the largest, and what smaller ones do not touch takes no memory.
         """
         best, fastest = self.timed()
         more = best.peak_bytes - peak_bytes
         if more <= (LEAST_BYTES if peak_bytes else NEGLIGIBLE_BYTES):
             return best
-        negligible = more <= NEGLIGIBLE_BYTES
-        latest = fastest * (1 + NEGLIGIBLE_PART) if negligible else inf
+        is_sure = peak_bytes > 0 and more > NEGLIGIBLE_BYTES
+        latest = inf if is_sure else fastest * (1 + NEGLIGIBLE_PART)
         for thrift in THRIFTS:
             if best.peak_bytes <= ENOUGH * peak_bytes:
                 break

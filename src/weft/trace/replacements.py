@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from weft.ir.library import resolve
+from weft.ir.recurrent import GATES
 from weft.trace.counted_data import made_of_tensors
 from weft.trace.interception.capture import Operator, has_symbols, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
@@ -183,7 +184,6 @@ def _pooled(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> A
 
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 LSTM = "lstm"
-GATES = {**recurrent.GATES, LSTM: 4}
 LSTM_MODE = 2  # as oneDNN counts kinds of cells
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ARGUMENTS = 9

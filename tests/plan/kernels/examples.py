@@ -49,6 +49,12 @@ TOP = """graph m(%x: f32[300,9]) {
   %1: i64[300,2] = top_places %x, count=2, largest=True, sorted=True
   return %1
 }"""
+RECURRENT = """graph m(%x: f32[7,5,32], %w: f32[32,8], %h: f32[5,8], %c: f32[5,8]) {
+  %1: (f32[7,5,8], f32[5,8]) = recurrent %x, %w, %h, %c, cell="lstm", reverse=False
+  %2: f32[7,5,8] = item %1, index=0
+  %3: f32[5,8] = item %1, index=1
+  return %2, %3
+}"""
 LOOP = """graph m(%x: f32[40,50], %y: f32[50,40]) {
   %1: f32[40,50] = permute %y, order=[1, 0]
   %2: f32[40,50] = mul %x, %1
@@ -177,6 +183,7 @@ EXAMPLES: dict[str, Callable[[], Kernel]] = {
     "PoolGradientKernel": lambda: planned("PoolGradientKernel", POOL_GRADIENT),
     "ScatterKernel": lambda: planned("ScatterKernel", SCATTER),
     "TopKernel": lambda: planned("TopKernel", TOP),
+    "RecurrentKernel": lambda: planned("RecurrentKernel", RECURRENT),
     "CheckKernel": lambda: planned("CheckKernel", GATHER),
     "AttentionKernel": attention,
     "AttentionGradientKernel": attention_gradient,

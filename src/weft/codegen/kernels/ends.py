@@ -14,6 +14,7 @@ from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.winograd import WinogradKernel
@@ -31,6 +32,7 @@ Ended = (
     | WinogradKernel
     | WeightGradientKernel
     | DepthwiseWeightKernel
+    | RecurrentKernel
 )
 
 
@@ -56,18 +58,20 @@ class Parameters:
         return cls(pointers, begin, end, dict(zip(kernel.ends, f.parameters[count:], strict=True)))
 
 
+def limit(f: FunctionWriter, address: Register, most: int) -> Register:
+    """Give how much there is of something, of which a number in memory says how much: at most all."""
+    # SAFETY: a limit is an i32 number that lies in memory; whatever it is, nothing beyond what there is is read.
+    number = f.convert("sext", f.load("i32", address), "i64")
+    return f.minimum(f.maximum(number, f.integer(0)), f.integer(most))
+
+
 def image_limits(
     f: FunctionWriter, kernel: ConvKernel | PoolKernel | WinogradKernel, limits: Sequence[Register]
 ) -> tuple[Register, Register]:
     """Give how many rows and columns there are of images: all, or what is in memory where they are limited."""
     given, found = iter(limits), []
     for size, limited in zip(kernel.in_size, kernel.limited, strict=True):
-        most = f.integer(size)
-        if limited:
-            # SAFETY: a limit is an i32 number that lies in memory; whatever it is, nothing beyond the images is read.
-            number = f.convert("sext", f.load("i32", next(given)), "i64")
-            most = f.minimum(f.maximum(number, f.integer(0)), most)
-        found.append(most)
+        found.append(limit(f, next(given), size) if limited else f.integer(size))
     return found[0], found[1]
 
 

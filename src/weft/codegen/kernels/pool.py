@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
@@ -115,10 +115,47 @@ class PoolEmitter:
 
     def _needed_line(self, row: Register, image: Register, channel: Register) -> None:
         line = self._line(row, image, channel)
-        if self.kernel.schedule.along == "channels":
-            self._channels(line)
-        else:
-            self._columns(line)
+        emit = self._channels if self.kernel.schedule.along == "channels" else self._columns
+        if not self.varies:
+            emit(line)
+            return
+        self._inside_or_not(0, row, line.rows, lambda rows: emit(replace(line, rows=rows)))
+
+    def _inside_or_not(self, axis: int, position: Register, seen: Axis, emit: Callable[[Axis], None]) -> None:
+        """Emit code for windows that are wholly inside the image along an axis, which see a constant count, and others.
+
+        Where sizes are constants too, LLVM finds that by itself.
+        """
+        inside = self._wholly_seen(axis, position)
+        is_inside = all_below(
+            self.writer,
+            (
+                (self.writer.integer(-1), inside.first),
+                (inside.stop, self.writer.add(self.in_size[axis], 1)),
+            ),
+        )
+        assert is_inside is not None
+
+        def of(found: Axis) -> Callable[[], Sequence[Register]]:
+            def write() -> Sequence[Register]:
+                emit(found)
+                return ()
+
+            return write
+
+        self.writer.either(is_inside, of(inside), of(seen))
+
+    def _wholly_seen(self, axis: int, position: Register) -> Axis:
+        """Give what a window sees that is wholly inside the image."""
+        window = self.kernel.window
+        first = self.writer.add(self.writer.multiply(position, window.stride[axis]), -window.padding[axis])
+        reach = (window.size[axis] - 1) * window.dilation[axis] + 1
+        return Axis(first, self.writer.add(first, reach), self.writer.integer(reach))
+
+    @property
+    def varies(self) -> bool:
+        """Whether how much there is of images is known only at each call, and windows are of one size."""
+        return (bool(self.ends) or any(self.kernel.limited)) and not self.kernel.adaptive
 
     def _line(self, row: Register, image: Register, channel: Register) -> PoolLine:
         kernel, output = self.kernel, self.kernel.output
@@ -138,10 +175,16 @@ class PoolEmitter:
             axis = self._seen(1, columns.index)
             place = self._moved(line, (columns.index, self.kernel.output.column))
 
-            def group(channel: Register, counts: Sequence[int]) -> None:
-                self._outputs(emitter, self._along(place, channel), axis, tuple(counts))
+            def groups(seen: Axis) -> None:
+                def group(channel: Register, counts: Sequence[int]) -> None:
+                    self._outputs(emitter, self._along(place, channel), seen, tuple(counts))
 
-            each_channel_group(self.writer, self.kernel, group)
+                each_channel_group(self.writer, self.kernel, group)
+
+            if self.varies:
+                self._inside_or_not(1, columns.index, axis, groups)
+            else:
+                groups(axis)
 
     def _columns(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along columns: one by one at the edges, where windows see less."""
@@ -168,12 +211,21 @@ class PoolEmitter:
         inside = writer.maximum(writer.add(length, window.stride[1] - reach), writer.integer(0))
         stop = writer.integer(0) if kernel.adaptive else writer.divide(inside, window.stride[1])[0]
         stop = writer.maximum(first, writer.minimum(stop, self.columns))
-        vectors, _ = writer.divide(writer.binary("sub", stop, first), lanes)
+        last = writer.binary("sub", stop, writer.integer(lanes))
+        # The last vector begins early enough to end with the line: some columns are computed twice, alike.
+        with_vectors = writer.compare("icmp sge", last, first)
+        vectors, _ = writer.divide(writer.add(writer.binary("sub", stop, first), lanes - 1), lanes)
+        vectors = writer.select(with_vectors, vectors, writer.integer(0))
         self._one_by_one(line, 0, first)
         with writer.loop(0, vectors) as columns:
             column = writer.binary("add", writer.multiply(columns.index, lanes), first)
-            self._column(WindowEmitter(self.wide, kernel), line, column, lanes)
-        self._one_by_one(line, writer.binary("add", first, writer.multiply(vectors, lanes)), self.columns)
+            self._inner_column(line, writer.minimum(column, last), lanes)
+        self._one_by_one(line, writer.select(with_vectors, stop, first), self.columns)
+
+    def _inner_column(self, line: PoolLine, column: Register, count: int) -> None:
+        """Emit columns whose windows are wholly inside the image, so that how much they see is a number."""
+        place = self._moved(line, (column, self.kernel.output.column))
+        self._outputs(WindowEmitter(self.wide, self.kernel), place, self._wholly_seen(1, column), (count,))
 
     def _one_by_one(self, line: PoolLine, begin: Register | int, end: Register | int) -> None:
         with self.writer.loop(begin, end) as columns:

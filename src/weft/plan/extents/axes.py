@@ -19,6 +19,7 @@ from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import INDEX_BYTES, PoolKernel
+from weft.plan.kernels.recurrent import ELEMENT_BYTES, RecurrentKernel, StepsOfRows
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.winograd import WinogradKernel
@@ -289,6 +290,16 @@ def _axes_of_images(kernel: ConvKernel | PoolKernel | WinogradKernel) -> Axes:
     return counts, (steps(epilogue.stored_bytes(kernel.element)), given, None, *others, *limits)
 
 
+def _axes_of_recurrent(kernel: RecurrentKernel) -> Axes:
+    def rows(steps: StepsOfRows) -> tuple[int, int]:
+        return steps.row * ELEMENT_BYTES, steps.step * ELEMENT_BYTES
+
+    state = (kernel.size * ELEMENT_BYTES, 0)
+    others = {"lstm": (state,), "gru": (None,)}.get(kernel.cell, ())
+    limit = (None,) * kernel.limited
+    return (kernel.batch, kernel.steps), (rows(kernel.out), state, rows(kernel.given), None, state, *others, *limit)
+
+
 AXES: Mapping[type[Kernel], Callable[[Any], Axes]] = {
     LoopKernel: _axes_of_loop,
     RowKernel: _axes_of_rows,
@@ -302,6 +313,7 @@ AXES: Mapping[type[Kernel], Callable[[Any], Axes]] = {
     WinogradKernel: _axes_of_images,
     WeightGradientKernel: _axes_of_weight_gradient,
     DepthwiseWeightKernel: _axes_of_weight_gradient,
+    RecurrentKernel: _axes_of_recurrent,
 }
 
 BOXES: Mapping[type[Kernel], Callable[[Any, int, int], Boxes]] = {

@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.ir.extents import Polynomial
 from weft.plan.form.plan import KernelCall, Plan
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.schedule.cost import MachineModel, kernel_seconds
 
 NEGLIGIBLE = 20e-6  # seconds of one core
@@ -40,7 +41,17 @@ class _Call:
             found *= float(counts[runs].sum() / max(counts.sum(), 1))
         for end in self.call.ends:
             found *= end.count(size_of(self.sizes[end.size])) / max(end.most, 1)
+        kernel = self.call.kernel
+        if isinstance(kernel, RecurrentKernel) and kernel.limited:
+            found *= size_of(self.sizes[self.call.reads[-1].buffer]) / max(kernel.steps, 1)
         return found
+
+    @property
+    def ends(self) -> bool:
+        """Whether calls of small sizes leave out some of it."""
+        kernel = self.call.kernel
+        stops = isinstance(kernel, RecurrentKernel) and kernel.limited
+        return self.call.needed is not None or bool(self.call.ends) or stops
 
 
 class KernelWork:
@@ -48,7 +59,7 @@ class KernelWork:
 
     def __init__(self, plans: Sequence[tuple[Plan, Mapping[int, Polynomial]]], model: MachineModel) -> None:
         calls = [_Call(call, kernel_seconds(call.kernel, model), sizes) for plan, sizes in plans for call in plan.calls]
-        self._ending = [one for one in calls if one.call.needed is not None or one.call.ends]
+        self._ending = [one for one in calls if one.ends]
         self._endless = sum(one.seconds for one in calls) - sum(one.seconds for one in self._ending)
 
     def share(self, size_of: SizeOf, needed: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -17,17 +18,19 @@ from numpy.typing import NDArray
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import axes_of, boxes_of
 from weft.plan.extents.hidden import Hidden
-from weft.plan.extents.parts import NEVER, Part, PartKey, Parts
+from weft.plan.extents.parts import NEVER, Part, PartKey, Parts, needed_by_both
 from weft.plan.form.plan import KernelCall, LoopEnd
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, strides_of
 from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.winograd import WinogradKernel
@@ -45,6 +48,7 @@ ENDED = (
     WinogradKernel,
     WeightGradientKernel,
     DepthwiseWeightKernel,
+    RecurrentKernel,
 )
 
 
@@ -83,6 +87,7 @@ Nothing = set[PartKey]
 """Of a buffer: along which dimensions it is 0 beyond a size, or another number that changes nothing."""
 JOINED = {"add": "sum", "mul": "prod", "minimum": "min", "maximum": "max"}  # reductions, by how elements are joined
 NOWHERE: Mapping[int, Nothing] = MappingProxyType({})
+NO_BYTES: Mapping[int, int] = MappingProxyType({})
 
 
 class CallEnds:
@@ -94,8 +99,13 @@ class CallEnds:
         hidden: Hidden,
         nothing: Mapping[int, Nothing],
         infinite: Mapping[int, Nothing] = NOWHERE,
+        sizes: Mapping[int, int] = NO_BYTES,
     ) -> None:
-        """`nothing` tells beyond which sizes buffers are 0, `infinite` beyond which they are infinite."""
+        """`nothing` tells beyond which sizes buffers are 0, `infinite` beyond which they are infinite.
+
+        `sizes` are the bytes of arguments that are tables, by their numbers.
+        """
+        self._bytes = sizes
         self.call = call
         self.hidden = hidden
         self.nothing = nothing
@@ -274,6 +284,10 @@ class CallEnds:
         counts, steps = self.axes or ((), ())
         own, begin = steps[number] if steps else None, self._begins[number] if self._begins else None
         found: Parts = {}
+        if isinstance(self.call.kernel, LoopKernel) and number >= len(self.call.arguments) - len(
+            self.call.kernel.tables
+        ):
+            return self._taken(self.call.kernel, number, ends)
         if own is None or begin is None:
             return found
         for axis, end in ends.items():
@@ -288,6 +302,58 @@ class CallEnds:
                 part = end.part(own[axis], counts[axis])
                 found[part.key] = part
         return found
+
+    def _taken(self, kernel: LoopKernel, number: int, ends: Ends) -> Parts:
+        """What is taken of a table at places that are whole slices of what goes along with a loop that ends."""
+        table = number - len(self.call.arguments) + len(kernel.tables)
+        item, begin = DTYPE_BYTES[kernel.tables[table]], self.call.arguments[number].offset
+        first, found = len(kernel.inputs), None
+        for line in (line for line in kernel.body if line.op == "take" and line.attributes[0] == table):
+            steps = [step * item for step in strides_of(line) or ()]
+            apart = _factor(kernel.body, first, line.operands[0]) * item
+            here: Parts = {}
+            for axis, end in ends.items():
+                start, step = begin + int(line.attributes[-1]) * item, steps[axis]
+                if end.row or step <= 0 or not follows(kernel.sizes, steps, axis, start, step * end.times):
+                    continue
+                part = end.part(step, kernel.sizes[axis])
+                if apart % (part.stride * len(part.least)) == 0:
+                    here[part.key] = part
+            below = self._part_below(kernel, line, (begin, steps, apart), self._bytes.get(number, 0))
+            here |= {} if below is None else {below.key: below}
+            found = needed_by_both(found, here)
+        return found or {}
+
+    def _part_below(
+        self, kernel: LoopKernel, line: Instruction, where: tuple[int, list[int], int], most: int
+    ) -> Part | None:
+        """What is taken of a table of so many bytes, along the dimension of places that are below a size."""
+        (begin, steps, apart), below = where, self._below(kernel, line.operands[0])
+        count = min((step for step in steps if step >= apart), default=most) // apart
+        start = begin + int(line.attributes[-1]) * DTYPE_BYTES[line.dtype]
+        if below is None or count < 2 or not follows((*kernel.sizes, count), (*steps, apart), len(steps), start, apart):
+            return None
+        return Part(apart, below, np.arange(count, dtype=np.int32))
+
+    def _below(self, kernel: LoopKernel, value: int) -> Polynomial | None:
+        """The size below which places are, before they are counted in elements; None of what is not known."""
+        first = len(kernel.inputs)
+
+        def line_of(operand: int) -> Instruction | None:
+            return kernel.body[operand - first] if operand >= first else None
+
+        line = line_of(value)
+        if line is not None and line.op == "mul":
+            others = [one for operand in line.operands if (one := line_of(operand)) is None or one.op != "constant"]
+            line = others[0] if len(others) == 1 else None
+        if line is not None and line.op == "select":  # the first place, in the place of what is beyond
+            other = line_of(line.operands[2])
+            is_first = other is not None and other.op == "constant" and other.attributes[0] == 0
+            line = line_of(line.operands[1]) if is_first else None
+        if line is None or line.op != "minimum":
+            return None
+        lasts = [self.hidden.size_of(kernel.inputs, operand) for operand in line.operands]
+        return next((last.plus(Polynomial.constant(1)) for last in lasts if last is not None), None)
 
     def packed(self, ends: Ends) -> dict[int, Ends]:
         """Where the panels of packed operands are read to, by buffer: of the sum (0) and of the columns (1)."""
@@ -308,6 +374,14 @@ class CallEnds:
         return {self.call.reads[1].buffer: {} if inner is None else {0: inner}}
 
 
+def _factor(body: Sequence[Instruction], first: int, value: int) -> int:
+    """A number that a value of a loop is a multiple of; `first` is the number of the first instruction's."""
+    if value < first or body[value - first].op != "mul":
+        return 1
+    lines = (body[operand - first] for operand in body[value - first].operands if operand >= first)
+    return prod(int(line.attributes[0]) for line in lines if line.op == "constant")
+
+
 def _can_end(kernel: Kernel, axis: int) -> bool:
     """Whether there is code for a loop that ends along a dimension."""
     if isinstance(kernel, RowKernel):
@@ -326,6 +400,8 @@ def _can_end(kernel: Kernel, axis: int) -> bool:
         return axis < len(kernel.batch) or plain
     if isinstance(kernel, ConvKernel):
         return kernel.way != "dot"
+    if isinstance(kernel, RecurrentKernel):
+        return axis == 0  # the number of steps is one that it is given: the last state is that of the last one
     return isinstance(kernel, PoolKernel | WinogradKernel | WeightGradientKernel | DepthwiseWeightKernel)
 
 

@@ -16,6 +16,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import TILE_ELEMENTS, LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.walk import cut
@@ -27,7 +28,13 @@ LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: smal
 
 
 AS_THEY_ARE = (
-    PackKernel | PoolKernel | AttentionGradientKernel | ScatterKernel | WeightGradientKernel | DepthwiseWeightKernel
+    PackKernel
+    | PoolKernel
+    | AttentionGradientKernel
+    | ScatterKernel
+    | WeightGradientKernel
+    | DepthwiseWeightKernel
+    | RecurrentKernel
 )
 """Kernels that are cut into no other tiles where loops of theirs end."""
 

@@ -163,9 +163,14 @@ class Hidden:
         if line.op != "select":
             return set()
         condition, kept, other = line.operands
-        if other < first or (filling := body[other - first]).op != "constant":
-            return set()
-        if filling.attributes[0] != number(filling.dtype):
+
+        def is_filling(value: int) -> bool:
+            filling = body[value - first] if value >= first else None
+            return filling is not None and filling.op == "constant" and filling.attributes[0] == number(filling.dtype)
+
+        if is_filling(kept):  # in the place of others, as the scores of keys that come later
+            return self._filled(inputs, body, first, (other, number))
+        if not is_filling(other):
             return set()
         return self._within(inputs, body, first, condition) | self._filled(inputs, body, first, (kept, number))
 
@@ -222,7 +227,7 @@ class Hidden:
         if line.op != "lt":
             return set()
         axis = self._ramp(inputs, body, first, line.operands[0])
-        size = self._size(inputs, line.operands[1])
+        size = self.size_of(inputs, line.operands[1])
         return set() if axis is None or size is None else {(axis, size)}
 
     def _ramp(self, inputs: Sequence[View], body: Sequence[Instruction], first: int, value: int) -> int | None:
@@ -243,7 +248,8 @@ class Hidden:
         moving = {axis: step for axis, step in enumerate(strides or ()) if step and counts[axis] > 1}
         return _counting(moving, counts, times, period)
 
-    def _size(self, inputs: Sequence[View], value: int) -> Polynomial | None:
+    def size_of(self, inputs: Sequence[View], value: int) -> Polynomial | None:
+        """The size that an input of a kernel holds."""
         if value >= len(inputs) or any(inputs[value].strides):
             return None
         return self.sizes.get(self._place(value).buffer)

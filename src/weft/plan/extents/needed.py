@@ -35,6 +35,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.recurrent import ELEMENT_BYTES, RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.winograd import WinogradKernel
@@ -48,6 +49,8 @@ def parts_seen(call: KernelCall, read: int, sizes: Mapping[int, Polynomial], end
     `sizes` are of buffers that hold one.
     """
     kernel = call.kernel
+    if isinstance(kernel, RecurrentKernel) and not read:
+        yield from _steps_seen(call, kernel, sizes)
     if read or not isinstance(kernel, ImageKernel):
         return
     place, item, images = call.reads[0], DTYPE_BYTES[kernel.element], kernel.input
@@ -67,6 +70,15 @@ def parts_seen(call: KernelCall, read: int, sizes: Mapping[int, Polynomial], end
         if end is not None and end.times == 1:
             needed = end.part(step, kernel.out_size[axis]).least
             yield Part(step, end.size, _least(kernel, axis, needed))
+
+
+def _steps_seen(call: KernelCall, kernel: RecurrentKernel, sizes: Mapping[int, Polynomial]) -> Iterator[Part]:
+    """Give what a recurrent layer reads of what inputs give: as many steps as it is told."""
+    size = sizes.get(call.reads[-1].buffer) if kernel.limited else None
+    step, row = kernel.given.step * ELEMENT_BYTES, kernel.given.row * ELEMENT_BYTES
+    counts = (kernel.steps, kernel.batch, kernel.gates * kernel.size)
+    if size is not None and follows(counts, (step, row, ELEMENT_BYTES), 0, call.reads[0].offset, step):
+        yield Part(step, size, np.arange(kernel.steps, dtype=np.int32))
 
 
 def _channels(kernel: ConvKernel | WinogradKernel) -> int:
@@ -284,7 +296,10 @@ class _Needs:
             return
         axes = axes_of(call.kernel)
         hides = Hidden(call, self.sizes, self.ramps)
-        hidden, ending = hides.found(), CallEnds(call, hides, self.nothing)
+        tables = {
+            number: self.plan.buffers[place.buffer].bytes - place.offset for number, place in enumerate(call.arguments)
+        }
+        hidden, ending = hides.found(), CallEnds(call, hides, self.nothing, sizes=tables)
         for buffer, some in ending.packed(ends).items():
             others = self.packed.get(buffer, some)
             self.packed[buffer] = {at: end for at, end in some.items() if others.get(at) == end}

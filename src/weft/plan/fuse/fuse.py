@@ -33,6 +33,7 @@ from weft.plan.fuse.prepare import (
     prepare_bytes,
     prepare_product,
 )
+from weft.plan.fuse.recurrent import recur
 from weft.plan.fuse.rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse.windows import pool, pool_back
 from weft.plan.kernels.expression import CHEAP_OPS
@@ -77,7 +78,7 @@ class Fuser(Fusion):
         self._unread: set[Value] = set()  # what convolutions and poolings have no need of
         for value in region.values:
             found = limited_images(value)
-            if found is not None and not has_border(value, target):
+            if found is not None and not has_border(value, target, varies=varies):
                 self._end_at(value, found)
 
     def _end_at(self, value: Value, found: LimitedImages) -> None:
@@ -400,6 +401,7 @@ RULES_OF_SEVERAL: Mapping[str, Callable[[Fusion, Value], tuple[Lazy, ...]]] = {
     "max_pool": pool,
     "attention": attend,
     "attention_gradient": attend_backward,
+    "recurrent": recur,
 }
 
 

@@ -200,6 +200,10 @@ def preferred(lazy: Lazy) -> Window:
             return in_order_of(lazy.shape, steps)
         if repeated is None and min(steps, default=-1) >= 0 and sum(step > 0 for step in steps) > 1:
             repeated = steps
+    for node in walk(lazy.node):
+        steps = node.table.window.strides if isinstance(node, Taken) else ()
+        if len(steps) == len(lazy.shape) > 1 and min(steps) > 0:  # slices lie as those do that they are taken from
+            return in_order_of(lazy.shape, steps)
     return in_order_of(lazy.shape, _filled(repeated)) if repeated else plain(lazy.shape)
 
 

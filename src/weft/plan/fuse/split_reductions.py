@@ -35,7 +35,7 @@ CHUNK_ELEMENTS, ACROSS_ELEMENTS = 64 * 1024, 16 * 1024
 # From so many tiles on, a kernel keeps every core busy without being cut.
 ENOUGH_TILES = 16
 # So many rows lanes can share where a sum that ends at a size is better not cut.
-ENOUGH_ROWS = 256
+ENOUGH_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)

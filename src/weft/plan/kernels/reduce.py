@@ -264,8 +264,11 @@ def choose_reduce_schedule(expression: RowExpression, target: Target) -> ReduceS
     kept = len(expression.rows)
     views = (*expression.inputs, *expression.outputs)
     whole = [view for view in views if any(view.strides[kept:])]
-    # What has one number for each column, as the means that a norm's gradient reads, is small beside what has all.
-    whole = [view for view in whole if any(view.strides[:kept])] or whole
+    # What has one number for each column, as the means that a norm's gradient reads, is small beside what has all; so
+    # is a table of positions.
+    sizes = (*expression.rows, *expression.columns)
+    volumes = [prod(size for size, step in zip(sizes, view.strides, strict=True) if step) for view in whole]
+    whole = [view for view, volume in zip(whole, volumes, strict=True) if volume == max(volumes)]
     along_columns = sum(view.strides[-1] == 1 for view in whole)
     along_rows = sum(view.strides[kept - 1] == 1 for view in whole)
     vertical = along_rows > along_columns

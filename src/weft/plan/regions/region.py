@@ -17,6 +17,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, NothingType, TensorType, TupleType, Type
 from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.recurrent import LEAST_LANES
 from weft.plan.regions.indices import INDEXED, SCATTERS, read_by_check
 from weft.trace.lift.reductions import is_selected
 
@@ -203,8 +204,8 @@ def is_native(value: Value, levels: Levels) -> bool:
     kinds = [operand.type for operand in value.operands]
     if not all(map(_is_plain, kinds if value.op == "library" else [value.type, *kinds])):
         return False
-    if value.op in PRODUCTS | POOLING | ATTENTION:
-        return _is_supported_window(value, kinds)
+    if value.op in PRODUCTS | POOLING | ATTENTION | {"recurrent"}:
+        return _is_supported_window(value, kinds) and _is_in_vectors(value)
     if value.op in CONVOLUTION_GRADIENTS:
         return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
     if value.op in INDEXED or value.op == "top_places":
@@ -226,7 +227,15 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
         return True
     if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
         return False
+    if value.op == "recurrent":
+        return first.dtype is torch.float32
     return value.op == "matmul" or value.op in ATTENTION or first.rank == 4
+
+
+def _is_in_vectors(value: Value) -> bool:
+    """Whether a recurrent layer has states of float32 that are whole numbers of vectors, or is none."""
+    state = value.operands[2].type if value.op == "recurrent" else None
+    return state is None or (isinstance(state, TensorType) and state.shape[1] % LEAST_LANES == 0)
 
 
 def _multiplies_bytes(value: Value) -> bool:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.ir.extents import Extent, Polynomial, is_same_size, today
+from weft.ir.graph import Value
+from weft.ir.size_numbers import size_of_number
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.checks import check_places
 from weft.trace.lift.expression import Expression, Number, broadcast_shape, positions
@@ -306,6 +309,12 @@ class Bags:
             return x.reshape((self.count, self.size, *x.shape[1:])).reduce(op, (1,))
         return self._joined(x, f"scatter_{op}", empty)
 
+    def places(self, x: Expression) -> Expression:
+        """Where each of what belongs to bags is: of bags of one size in its own."""
+        if self.size is None:
+            return positions(x.shape[:1], 0, x.place)
+        return flat(positions((self.count, self.size), 1, x.place))
+
     def spread(self, x: Expression) -> Expression:
         """A number for each bag, at each of its indices."""
         if self.size is not None:
@@ -343,12 +352,40 @@ def bags_of(arguments: Arguments, indices: int) -> Bags:
 
 
 def known_size(offsets: Expression, count: int, indices: int, *, has_end: bool) -> int | None:
-    """The size of all bags, where constant offsets say that it is one."""
+    """The size of all bags, where constant offsets say that it is one, or positions times a size do."""
+    if offsets.value.op == "mul" and (share := share_of(indices, count)) is not None:
+        expression = share.expression if isinstance(share, Extent) else Polynomial.constant(share)
+        return share if step_of(offsets.value, expression) == expression else None
     if offsets.value.op != "constant" or not count or indices % count:
         return None
     tensor: torch.Tensor = offsets.value.attributes["tensor"]
     size = indices // count
     return size if torch.equal(tensor, torch.arange(count + has_end, dtype=tensor.dtype) * size) else None
+
+
+def step_of(steps: Value, size: Polynomial) -> Polynomial | None:
+    """How far apart numbers are that begin with 0 and rise evenly, made of the sizes that `size` is made of."""
+    first, step = steps.operands
+    while step.op == "expand":
+        (step,) = step.operands
+    if first.op != "iota" or step.op not in ("constant", "scalar"):
+        return None
+    if step.op == "constant":
+        return Polynomial.constant(int(step.attributes["tensor"]))
+    return size_of_number(step.operands[0], {atom: Polynomial.atom(atom) for atom in size.atoms()})
+
+
+def share_of(whole: int, count: int) -> int | None:
+    """How many of so many each has, where each has as many at all sizes."""
+    if not isinstance(count, Extent):
+        share = whole // count if count else 0
+        return share if is_same_size(share * count, whole) else None
+    found = whole.expression.over_size(count.expression) if isinstance(whole, Extent) else None
+    if found is None or not today(count) or today(whole) % today(count):
+        return None
+    today_share = today(whole) // today(count)
+    share = today_share if found.number is not None else Extent(today_share, found)
+    return share if is_same_size(share * count, whole) else None
 
 
 def begun(offsets: Expression, places: Expression) -> Expression:
@@ -393,8 +430,8 @@ def members(bags: Bags, indices: Expression, is_padding: Expression | None) -> E
 
 def largest(bags: Bags, rows: Expression, is_padding: Expression | None) -> Expression:
     """The largest of each bag, 0 for an empty one; NaN if the first is NaN, for no other is larger, later ones not."""
-    count = rows.shape[0]
-    places = positions((count,), 0, rows.place)
+    count = rows.shape[0] if bags.size is None else bags.size
+    places = bags.places(rows)
     counted = places if is_padding is None else is_padding.choose(count, places)
     first = bags.extreme(counted, "min", count) if count else None
     if first is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
+from weft.ir.extents import Extent, is_same_size
+from weft.ir.graph import Place
 from weft.trace.lift.arguments import Arguments, Rule, Rules
-from weft.trace.lift.expression import Expression, table
+from weft.trace.lift.expression import Expression, constant, positions, table
 from weft.trace.lift.writes import diagonal_put, region, slice_range
 
 
@@ -18,12 +21,66 @@ def factors(arguments: Arguments, rank: int) -> list[float | None]:
     return [arguments.literal(f"scales_{letter}") for letter in "dhw"[-rank:]]
 
 
-def nearest_places(extent: int, size: int, factor: float | None, *, exact: bool) -> torch.Tensor:
-    """Which element each element of a resampled dimension is; in float32, as PyTorch counts."""
-    ratio = 1.0 / factor if factor is not None and factor > 0 else extent / size
-    step = torch.tensor(ratio, dtype=torch.float32)
-    places = torch.arange(size, dtype=torch.float32) + (0.5 if exact else 0.0)
-    return (places * step).floor().long().clamp(max=extent - 1)
+IMAGE_RANK = 2
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """How PyTorch counts the nearest elements of a dimension of images: in which dtype, by which special cases."""
+
+    exact: bool
+    rank: int
+    dtype: torch.dtype  # of the images
+    is_back: bool = False  # for a gradient
+
+    @property
+    def counts_in(self) -> torch.dtype:
+        """The dtype of places."""
+        return torch.float64 if self.rank == 1 and self.dtype is torch.float64 else torch.float32
+
+    @property
+    def shift(self) -> float:
+        """Where in an element its place is."""
+        return 0.5 if self.exact else 0.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether as many elements are the same, and twice as many each twice, whatever the factor says."""
+        return not self.exact and (self.is_back or self.rank == IMAGE_RANK)
+
+    def places(self, extent: int, size: int, factor: float | None) -> torch.Tensor:
+        """Which element each element of a resampled dimension is."""
+        ratio = 1.0 / factor if factor is not None and factor > 0 else extent / size
+        if self.is_even and size in (extent, 2 * extent):
+            ratio = extent / size
+        step = torch.tensor(ratio, dtype=self.counts_in)
+        places = torch.arange(size, dtype=self.counts_in) + self.shift
+        return (places * step).floor().long().clamp(max=extent - 1)
+
+    def counted(self, extent: int, size: int, factor: float | None, place: Place | None) -> Expression:
+        """The same of sizes that vary: computed, by the same arithmetic."""
+        dtype = self.counts_in
+        ratio = ratio_of(extent, size, factor, dtype, place)
+        if self.is_even and factor is not None:
+            exactly = ratio_of(extent, size, None, dtype, place)
+            whole, half = (exactly.apply("eq", share) for share in (1.0, 0.5))
+            ratio = whole.apply("logical_or", half).choose(exactly, ratio)
+        steps = positions((size,), 0, place).cast(dtype) + self.shift
+        found = (steps * ratio).apply("floor").cast(torch.int64)
+        return found.apply("minimum", extent - 1)
+
+
+def vary(*sizes: int) -> bool:
+    """Whether sizes are known only when the program runs: then there are no tables of places, they are computed."""
+    return any(isinstance(size, Extent) for size in sizes)
+
+
+def ratio_of(extent: int, size: int, factor: float | None, dtype: torch.dtype, place: Place | None) -> Expression:
+    """How far the elements of a resampled dimension lie apart, of sizes that vary."""
+    if factor is not None and factor > 0:
+        return constant(1.0 / factor, dtype, (), place)
+    one = constant(1.0, dtype, (), place)
+    return one.like(extent) / one.like(size)
 
 
 def nearest(rank: int, *, exact: bool = False) -> Rule:
@@ -31,23 +88,37 @@ def nearest(rank: int, *, exact: bool = False) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         x = arguments.tensor("self")
-        sizes = arguments.result().shape[2:]
+        sizes, way = arguments.result().shape[2:], Nearest(exact, rank, x.dtype)
         for dimension, (size, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
             extent = x.shape[dimension]
-            places = nearest_places(extent, size, factor, exact=exact)
-            x = repeated(x, dimension, places)
+            if not vary(extent, size):
+                x = repeated(x, dimension, way.places(extent, size, factor))
+            elif is_whole(factor) and is_same_size(size, extent * int(factor or 1)):
+                x = spread_out(x, dimension, int(factor or 1))
+            else:
+                x = x.build("take", way.counted(extent, size, factor, x.place), dimension=dimension)
         return x
 
     return rule
 
 
+def is_whole(factor: float | None) -> bool:
+    """Whether elements are repeated so many times, each as often."""
+    return factor is not None and factor >= 1 and factor == int(factor) and int(factor).bit_count() == 1
+
+
 def repeated(x: Expression, dimension: int, places: torch.Tensor) -> Expression:
     """Elements of a dimension taken at places; equally often, they are repeated."""
-    extent, times = x.shape[dimension], even_times(places, x.shape[dimension])
+    times = even_times(places, x.shape[dimension])
     if times == 0:
         return x.build("take", table(places, x.place), dimension=dimension)
+    return spread_out(x, dimension, times)
+
+
+def spread_out(x: Expression, dimension: int, times: int) -> Expression:
+    """Each element of a dimension so many times."""
     wide = (*x.shape[: dimension + 1], times, *x.shape[dimension + 1 :])
-    flat = (*x.shape[:dimension], extent * times, *x.shape[dimension + 1 :])
+    flat = (*x.shape[:dimension], x.shape[dimension] * times, *x.shape[dimension + 1 :])
     return x.insert(dimension + 1).expand(wide).reshape(flat)
 
 
@@ -82,10 +153,11 @@ def nearest_gradient(rank: int, *, exact: bool = False) -> Rule:
     """Make the rule of its gradient."""
 
     def rule(arguments: Arguments) -> Expression:
-        gradient = arguments.tensor("grad_output").wide()
+        given = arguments.tensor("grad_output")
+        gradient, way = given.wide(), Nearest(exact, rank, given.dtype, is_back=True)
         sizes = arguments.literal("input_size")[2:]
         for dimension, (extent, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
-            places = nearest_places(extent, gradient.shape[dimension], factor, exact=exact)
+            places = way.places(extent, gradient.shape[dimension], factor)
             gradient = gathered_back(gradient, dimension, places, extent)
         return gradient
 
@@ -95,8 +167,12 @@ def nearest_gradient(rank: int, *, exact: bool = False) -> Rule:
 def linear_places(
     extent: int, size: int, factor: float | None, *, corners: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For each element of a resampled dimension the two elements it lies between, and how near to the second."""
+    """For each element of a resampled dimension the two elements it lies between, and how near to the second.
+
+    As many elements are the same, whatever the factor says.
+    """
     steps = torch.arange(size, dtype=torch.float64)
+    factor = None if size == extent else factor
     if corners:
         source = steps * ((extent - 1) / (size - 1) if size > 1 else 0.0)
     else:
@@ -114,18 +190,47 @@ def linear(rank: int) -> Rule:
         arguments.require(x.dtype.is_floating_point, "between integers")
         sizes = arguments.result().shape[2:]
         for dimension, (size, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
-            low, high, share = linear_places(x.shape[dimension], size, factor, corners=corners)
+            extent = x.shape[dimension]
+            between = counted_between if vary(extent, size) else between_of_tables
+            low, high, share = between(extent, size, factor, x, corners=corners)
             weight = column_of(share, x, dimension)
-            first, second = (x.build("take", table(at, x.place), dimension=dimension) for at in (low, high))
+            first, second = (x.build("take", at, dimension=dimension) for at in (low, high))
             x = first * (1 - weight) + second * weight
         return x
 
     return rule
 
 
-def column_of(share: torch.Tensor, x: Expression, dimension: int) -> Expression:
+def between_of_tables(
+    extent: int, size: int, factor: float | None, x: Expression, *, corners: bool
+) -> tuple[Expression, Expression, Expression]:
+    """What `linear_places` gives, in tables."""
+    low, high, share = linear_places(extent, size, factor, corners=corners)
+    return table(low, x.place), table(high, x.place), table(share.to(x.dtype), x.place)
+
+
+def counted_between(
+    extent: int, size: int, factor: float | None, x: Expression, *, corners: bool
+) -> tuple[Expression, Expression, Expression]:
+    """The same of sizes that vary: computed, by the same arithmetic."""
+    steps = positions((size,), 0, x.place).cast(torch.float64)
+    if corners:
+        one = steps.like(1.0)
+        source = steps * ((one.like(extent) - 1) / (one.like(size) - 1).apply("maximum", 1.0))
+    else:
+        ratio, exactly = (ratio_of(extent, size, known, torch.float64, x.place) for known in (factor, None))
+        ratio = exactly.apply("eq", 1.0).choose(exactly, ratio)
+        source = ((steps + 0.5) * ratio - 0.5).apply("maximum", 0.0)
+    low = source.apply("floor").cast(torch.int64)
+    last = extent - 1  # of which what follows knows that places are not beyond it
+    low = low.apply("minimum", last)
+    share = (source - low.cast(torch.float64)).apply("maximum", 0.0).apply("minimum", 1.0)
+    return low, (low + 1).apply("minimum", last), share.cast(x.dtype)
+
+
+def column_of(share: Expression, x: Expression, dimension: int) -> Expression:
     """Numbers along one dimension, as a tensor that broadcasts."""
-    return table(share.to(x.dtype), x.place).reshape((len(share),) + (1,) * (x.rank - dimension - 1))
+    return share.reshape((*share.shape,) + (1,) * (x.rank - dimension - 1))
 
 
 def linear_gradient(rank: int) -> Rule:
@@ -136,7 +241,7 @@ def linear_gradient(rank: int) -> Rule:
         sizes = arguments.literal("input_size")[2:]
         for dimension, (extent, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
             low, high, share = linear_places(extent, gradient.shape[dimension], factor, corners=corners)
-            weight = column_of(share, gradient, dimension)
+            weight = column_of(table(share.to(gradient.dtype), gradient.place), gradient, dimension)
             first = gathered_back(gradient * (1 - weight), dimension, low, extent)
             gradient = first + gathered_back(gradient * weight, dimension, high, extent)
         return gradient

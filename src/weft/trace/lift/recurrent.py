@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from weft.ir.extents import Extent
+from weft.ir.recurrent import GATES
 from weft.trace.lift.arguments import Arguments, Results, Rules
-from weft.trace.lift.expression import Expression
+from weft.trace.lift.expression import Expression, several
 
 FORWARD = "weft.recurrent_layer.default"
 BACKWARD = "weft.recurrent_layer_backward.default"
@@ -57,8 +59,6 @@ def _rnn_relu(given: Tensor, inner: Tensor, hidden: Tensor) -> tuple[Tensor, ...
 
 
 CELL_OF: dict[str, CellFunction] = {"gru": _gru, "rnn_tanh": _rnn_tanh, "rnn_relu": _rnn_relu}
-GATES = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-"""How many times the size of a state the rows of a cell's weights are."""
 KEPT = {"gru": 4, "rnn_tanh": 0, "rnn_relu": 0}
 """The same of what a step keeps for its gradient, beside the state."""
 
@@ -178,9 +178,10 @@ LIBRARY.impl("recurrent_layer_backward", _look_backward, "Meta")
 
 
 LSTM = 2
-LSTM_GATES = 4
+LSTM_GATES = GATES["lstm"]
 # A stretch of steps has so many rows of its product, which loses next to nothing by being no larger.
 LEAST_ROWS = 8
+LEAST_STATE = 4  # units: of steps that vary, a state is a multiple of so many
 
 
 @dataclass(frozen=True)
@@ -278,12 +279,50 @@ def gates_of(x: Expression) -> Gates:
 def lstm_layer(arguments: Arguments) -> Results:
     """Outputs of all steps, the last hidden and cell state, and an empty workspace."""
     layer = lstm_layer_of(arguments, ("weight0", "weight1", "weight2", "weight3"), "cx_")
+    if varies(layer):
+        return states_of_lstm(arguments, layer)
     cells = cells_of(layer)
     outputs = {cell.step: cell.hidden.insert(0) for cell in cells}
     first, *others = (outputs[step] for step in sorted(outputs))
     shapes = [arguments.result(index).shape for index in range(LSTM_GATES)]
     workspace = arguments.full(0, arguments.result(3).dtype, shapes[3])
     return first.join(others, 0), cells[-1].hidden.reshape(shapes[1]), cells[-1].after.reshape(shapes[2]), workspace
+
+
+def states_of_lstm(arguments: Arguments, layer: LstmLayer) -> Results:
+    """The same of steps or rows that vary."""
+    one_op_suffices(arguments, layer)
+    states, hidden, cell = all_states(layer, "lstm", given_by_rows(layer), (layer.cell,))
+    shapes = [arguments.result(index).shape for index in (1, 2)]
+    return states, hidden.reshape(shapes[0]), cell.reshape(shapes[1]), None
+
+
+def given_by_rows(layer: Layer) -> Expression:
+    """What inputs give to the gates, computed row after row of the batch: of one that is shorter, the first steps."""
+    turned = replace(layer, inputs=layer.inputs.transpose(0, 1))
+    return from_inputs(turned).transpose(0, 1)
+
+
+def one_op_suffices(arguments: Arguments, layer: Layer) -> None:
+    """Check that steps which vary have an op: what a gradient needs of them it does not give."""
+    is_plain = layer.hidden.dtype is torch.float32 and layer.hidden.shape[1] % LEAST_STATE == 0
+    arguments.require(is_plain, "of another dtype or size of state, with steps that vary")
+    arguments.require(len(arguments.declared) - 1 in arguments.unread, "with its gradient, of steps that vary")
+
+
+def varies(layer: Layer) -> bool:
+    """Whether the number of steps or rows is known only when the program runs: then it is one op for all steps."""
+    return any(isinstance(size, Extent) for size in layer.inputs.shape[:2])
+
+
+def all_states(layer: Layer, cell: str, given: Expression, others: Sequence[Expression] = ()) -> tuple[Expression, ...]:
+    """The states of all steps, the last one, and of an LSTM the last of its cells; of steps that vary."""
+    reverse = layer.steps.step < 0
+    states, last = several("recurrent", given, layer.inner, layer.hidden, *others, cell=cell, reverse=reverse)
+    if cell != "lstm":
+        return states, last, last
+    end = states.shape[0]
+    return states, states.pick(0, 0 if reverse else end - 1), last
 
 
 def cells_of(layer: LstmLayer) -> list[Cell]:
@@ -494,6 +533,8 @@ CELLS_BY_NAME: dict[str, tuple[Step, StepBack]] = {
 def recurrent_layer(arguments: Arguments) -> Results:
     """States of all steps, the last one, and what the gradient needs."""
     layer = cell_layer_of(arguments)
+    if varies(layer):
+        return states_of_cells(arguments, layer)
     run, given = CELLS_BY_NAME[layer.name][0], in_stretches(layer)
     hidden = layer.hidden
     outputs, kept = {}, {}
@@ -505,6 +546,20 @@ def recurrent_layer(arguments: Arguments) -> Results:
         return joined(outputs), hidden, None
     shape = arguments.result(2).shape
     return joined(outputs), hidden, joined(kept) if KEPT[layer.name] else arguments.full(0, hidden.dtype, shape)
+
+
+def states_of_cells(arguments: Arguments, layer: CellLayer) -> Results:
+    """The same of steps or rows that vary."""
+    one_op_suffices(arguments, layer)
+    size = layer.hidden.shape[1]
+    zeros = arguments.full(0, layer.hidden.dtype, (size,))
+    bias, given, others = layer.inner_bias, given_by_rows(layer), [zeros]
+    if layer.name != "gru":
+        others = []
+    elif bias is not None:  # that of the new state is reset with what the state gives
+        others, bias = [bias.part(0, 2 * size, 3 * size)], bias.part(0, 0, 2 * size).join([zeros], 0)
+    states, last, _ = all_states(layer, layer.name, given if bias is None else given + bias, others)
+    return states, last, None
 
 
 def recurrent_layer_gradient(arguments: Arguments) -> Results:

@@ -188,7 +188,7 @@ def adaptive_average_pool_gradient(rank: int) -> Rule:
             owners = torch.tensor([owner for owner, window in enumerate(windows) for _ in window])
             shares = torch.tensor([1.0 / len(window) for window in windows for _ in window], dtype=torch.float64)
             spread = gradient.build("take", table(owners, gradient.place), dimension=dimension)
-            spread = spread * column_of(shares, spread, dimension)
+            spread = spread * column_of(table(shares.to(spread.dtype), spread.place), spread, dimension)
             places = torch.tensor([place for window in windows for place in window])
             gradient = gathered_back(spread, dimension, places, extent)
         return gradient.reshape(shape)

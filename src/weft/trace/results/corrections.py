@@ -14,6 +14,7 @@ from weft.ir.types import row_major
 from weft.trace.interception.capture import Operator, is_stand_in, is_transformed, outside_tracing, tree_map_only
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
+from weft.trace.results.smaller import smaller
 
 NO_REDUCTION = 0
 PER_ROW = 11  # the place of the argument that says so
@@ -83,26 +84,77 @@ def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...],
         if not _is_open_to_others(operator, result, given):
             return result
         filling = 0  # a place, where it is an integer: every place has a first one
-    with outside_tracing():
-        real = functools.partial(_real, filling)
-        real_arguments, real_keywords = tree_map_only(_NOT_REAL, real, (arguments, keywords))
+    is_whole = isinstance(result, (tuple, list))
+    results = tuple(result) if is_whole else (result,)
+    strides = _asked_smaller(operator, results, (arguments, keywords), filling)
+    if strides is None:
         try:
-            found = operator(*real_arguments, **real_keywords)
+            found = _asked(operator, (arguments, keywords), functools.partial(_real, filling))
         except (RuntimeError, ValueError, IndexError):
             if torch.Tag.pointwise in operator.tags:
                 raise
             return result  # it refuses these elements: the rule's strides stand
-    if not isinstance(result, (tuple, list)):
-        return _with_strides(result, found)
-    return type(result)(_with_strides(one, real) for one, real in zip(result, found, strict=True))
+        strides = [_strides_of(one, real) for one, real in zip(results, found, strict=True)]
+    corrected = [_with_strides(one, steps) for one, steps in zip(results, strides, strict=True)]
+    return type(result)(corrected) if is_whole else corrected[0]
 
 
-def _with_strides(result: Any, found: Any) -> Any:
+def _asked(operator: Operator, given: tuple[Any, Any], real: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The results of an operator of real tensors in the place of stand-ins."""
+    with outside_tracing():
+        arguments, keywords = tree_map_only(_NOT_REAL, real, given)
+        found = operator(*arguments, **keywords)
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+
+def _asked_smaller(
+    operator: Operator, results: Sequence[Any], given: tuple[Any, Any], filling: int
+) -> list[tuple[int, ...] | None] | None:
+    """The strides of large results, by small ones; None where these do not tell."""
+    if torch.Tag.pointwise not in operator.tags and _stem(operator) not in _KNOWS_NO_SIZES:
+        return None
+    leaves = [*_leaves(given[0]), *_leaves(tuple(given[1].values()))]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    shapes = [leaf for leaf in results if isinstance(leaf, torch.Tensor)]
+    if len(shapes) < len(results) or not all(map(is_stand_in, tensors)):
+        return None
+    sizes = [_layout(one)[0] for one in shapes]
+    primes = smaller(sizes, list(map(_layout, tensors)))
+    if primes is None:
+        return None
+
+    def real(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return _of_now(leaf)
+        shape, _ = layout = _layout(leaf)
+        strides = primes.strides(layout)
+        assert strides is not None  # as `smaller` has found
+        return _filled(tuple(map(primes.size, shape)), strides, leaf, filling)
+
+    try:
+        found = _asked(operator, given, real)
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    strides = [primes.large(one, shape) for one, shape in zip(found, sizes, strict=True)]
+    return None if None in strides else strides
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides of now."""
+    shape, strides = (tree_map_only(torch.SymInt, _of_now, tuple(one)) for one in (tensor.shape, tensor.stride()))
+    return shape, strides
+
+
+def _strides_of(result: Any, found: Any) -> tuple[int, ...] | None:
     if not (isinstance(result, torch.Tensor) and isinstance(found, torch.Tensor)):
-        return result  # a kernel may leave out what only other devices need
-    if result.shape != found.shape or result.stride() == found.stride():
+        return None  # a kernel may leave out what only other devices need
+    return found.stride() if result.shape == found.shape else None
+
+
+def _with_strides(result: Any, strides: tuple[int, ...] | None) -> Any:
+    if strides is None or result.stride() == strides:
         return result
-    return result.new_empty_strided(result.shape, found.stride())
+    return result.new_empty_strided(result.shape, strides)
 
 
 def _leaves(arguments: Sequence[Any]) -> Iterator[Any]:
@@ -199,6 +251,9 @@ _ASKED = frozenset(
 )
 """What is computed from whole tensors, and safely from ones and zeros; the rules of others are taken at their word."""
 
+_KNOWS_NO_SIZES = frozenset({"scaled_dot_product_flash_attention_for_cpu"})
+"""Those of them that are asked with small tensors, as they know only which sizes are equal."""
+
 _MOST_ASKED = 2**24
 """Elements of a result whose strides are asked for; the rule's are taken for larger ones, to save time and memory."""
 
@@ -219,6 +274,9 @@ def _real(filling: int, leaf: Any) -> Any:
         return _of_now(leaf)
     if not is_stand_in(leaf):
         return leaf
-    value = 1 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else filling
-    shape, strides = (tree_map_only(torch.SymInt, _of_now, tuple(one)) for one in (leaf.shape, leaf.stride()))
-    return torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device).fill_(value)
+    return _filled(*_layout(leaf), leaf, filling)
+
+
+def _filled(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor, filling: int) -> torch.Tensor:
+    value = 1 if like.dtype.is_floating_point or like.dtype.is_complex else filling
+    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device).fill_(value)
