@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.ir.types import row_major
+from weft.ir.types import order_of, strides_in
 from weft.trace.request import Request
 from weft.trace.signature import Key
 from weft.trace.size_symbols import AskedSizes, SizesToRead
@@ -32,6 +32,12 @@ class SizeSpan:
         return f"{self.least} to {self.most}"
 
 
+def order_in(leaf: Key) -> tuple[int, ...] | None:
+    """The order of a tensor's dimensions in memory, by its signature or by that of a range; None with gaps."""
+    shape, strides = tuple(leaf[2]), leaf[3]
+    return strides if any(isinstance(size, SizeSpan) for size in shape) else order_of(shape, tuple(strides))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SizeRange:
     """What the sizes of a call must be like."""
@@ -41,6 +47,7 @@ class SizeRange:
     varying: Sizes
     alike: tuple[Group, ...]  # places that must have the same size
     ties: Ties  # sizes that must be made of others
+    orders: Mapping[int, tuple[int, ...]]  # of dimensions in memory, of tensors that vary
 
     def takes(self, leaves: Sequence[Any]) -> bool:
         """Whether the sizes of a call of the kind are in range."""
@@ -62,7 +69,7 @@ class SizeRange:
             for dimension, (size, most) in enumerate(zip(shape, self.tops[position], strict=True)):
                 if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
                     return False
-            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(shape):
+            if isinstance(leaf, torch.Tensor) and leaf.stride() != strides_in(shape, self.orders[position]):
                 return False
         return self._agree(leaves)
 
@@ -100,7 +107,7 @@ class SizeRange:
         if not some:
             return leaf
         shape = tuple(SizeSpan(SMALLEST, size) if at in some else size for at, size in enumerate(self.tops[place]))
-        return (*leaf[:2], shape, "rows", *leaf[4:])
+        return (*leaf[:2], shape, self.orders.get(place), *leaf[4:])
 
     def describe(self, arguments: Sequence[str], names: Mapping[SizeSpot, str]) -> str:
         """Say which sizes it takes; `arguments` are the names of the leaves, `names` those that users gave to sizes."""

@@ -22,7 +22,7 @@ import torch
 
 from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
-from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties
+from weft.api.size_range import SMALLEST, Shapes, SizeRange, Sizes, Ties, order_in
 from weft.api.sized_calls import SizedCalls
 from weft.api.tops import (
     close_top,
@@ -37,7 +37,7 @@ from weft.api.tops import (
 from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.guards.guarded import Guarded
 from weft.ir.graph import Place
-from weft.ir.types import row_major
+from weft.ir.types import order_of
 from weft.programs.program import Program
 from weft.trace.interception.refusals import FirstCallError
 from weft.trace.interception.user_lines import user_stack_level
@@ -535,13 +535,19 @@ class VaryingPrograms:
 def _range_of(call: _SizedCall, tops: Shapes, varying: Sizes, related: tuple[Sequence[Group], Ties]) -> SizeRange:
     groups, ties = related
     alike = tuple(group for group in groups if len(group) > 1)
-    return SizeRange(tops, _strides(call.leaves, varying), varying, alike, ties)
+    orders = {place: order for place in varying if (order := _order(call.leaves[place])) is not None}
+    return SizeRange(tops, _strides(call.leaves, varying), varying, alike, ties, orders)
+
+
+def _order(leaf: Any) -> tuple[int, ...] | None:
+    """In which order the dimensions of a tensor without gaps lie in memory."""
+    return order_of(tuple(leaf.shape), leaf.stride()) if isinstance(leaf, torch.Tensor) else None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of other sizes can stand for it: of no class of its own, in rows."""
+    """Whether a tensor of other sizes can stand for it: of no class of its own, without gaps."""
     is_usual = type(tensor) is torch.Tensor and not (tensor.is_neg() or tensor.is_conj())
-    return is_usual and tensor.stride() == row_major(tuple(tensor.shape))
+    return is_usual and _order(tensor) is not None
 
 
 def _differing(kind: _Kind, shapes: Shapes) -> Sizes:
@@ -577,11 +583,12 @@ def _has_size(leaf: Any, key: Key) -> bool:
 
 
 def without_numbers(key: Key) -> Key:
-    """A signature without sizes, and without whole numbers, which may be some."""
+    """A signature without sizes, and without whole numbers, which may be some; with the order of dimensions."""
     structure, leaves, *others = without_sizes(key)
     return (
         structure,
         tuple((int,) if leaf[0] is int and number_of(leaf) is not None else leaf for leaf in leaves),
+        tuple(map(order_in, (leaf for leaf in key[1] if leaf[0] is torch.Tensor))),
         *others,
     )
 
@@ -631,7 +638,10 @@ def _histories(
 def zeros_of(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor of another shape that carries gradients as one does."""
     with torch.inference_mode(False), torch.enable_grad():
-        found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
+        order = _order(tensor)
+        assert order is not None  # as `_is_plain` has found
+        found = torch.empty_permuted(shape, order, dtype=tensor.dtype, device=tensor.device).zero_()
+        found.requires_grad_(tensor.requires_grad)
         return found if tensor.is_leaf else found.clone()
 
 

@@ -6,6 +6,7 @@ that chooses its own inner layout is free to, as long as results and library cal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,6 +129,24 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+def strides_in(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps whose dimensions lie in this order, the outermost first."""
+    strides, step = [0] * len(shape), 1
+    for place in reversed(order):
+        strides[place] = step
+        step *= max(shape[place], 1)
+    return tuple(strides)
+
+
+def order_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of the dimensions of a tensor without gaps, the outermost first; that of rows, where it lies so."""
+    rows = tuple(range(len(shape)))
+    if strides == row_major(shape):
+        return rows
+    found = tuple(sorted(rows, key=lambda place: (-strides[place], -shape[place])))
+    return found if strides == strides_in(shape, found) else None
 
 
 def contiguous(dtype: torch.dtype, shape: tuple[int, ...], device: torch.device = CPU) -> TensorType:

@@ -56,7 +56,8 @@ def split_by_sizes(bounded: BoundedGraph, sizes: Sequence[Value]) -> SizedGraph:
     )
     makers = tuple(_needed([value for value in graph.values if value in alone], ends, {}))
     of_sizes = Graph(f"{graph.name}_sizes", tuple(sizes), makers, tuple(map(Result, ends)))
-    found = {given[value]: size for value, size in bounded.sizes.items()}
+    # A size that an operator finds out is none of a call's.
+    found = {given[value]: size for value, size in bounded.sizes.items() if value in given}
     return SizedGraph(main, of_sizes, found, bounded.within)
 
 

@@ -329,9 +329,11 @@ class CallEnds:
     ) -> Part | None:
         """What is taken of a table of so many bytes, along the dimension of places that are below a size."""
         (begin, steps, apart), below = where, self._below(kernel, line.operands[0])
+        if below is None or apart <= 0:
+            return None
         count = min((step for step in steps if step >= apart), default=most) // apart
         start = begin + int(line.attributes[-1]) * DTYPE_BYTES[line.dtype]
-        if below is None or count < 2 or not follows((*kernel.sizes, count), (*steps, apart), len(steps), start, apart):
+        if count < 2 or not follows((*kernel.sizes, count), (*steps, apart), len(steps), start, apart):
             return None
         return Part(apart, below, np.arange(count, dtype=np.int32))
 

@@ -38,7 +38,7 @@ from typing_extensions import Self
 
 from weft.ir.extents import Extent, FixedSizeError
 from weft.ir.graph import Value
-from weft.ir.types import TensorType, contiguous, type_of
+from weft.ir.types import TensorType, contiguous, order_of, type_of
 from weft.trace.interception.hearing import heard, unheard
 from weft.trace.interception.modes import (
     OpenMode,
@@ -306,7 +306,8 @@ class Interception:
             first = self._memories.get(memory)
             if sizes:
                 shape = [sizes.get(place, size) for place, size in enumerate(tensor.shape)]
-                leaf = self.sized(shape, tensor.dtype, tensor.device)
+                order = order_of(tuple(tensor.shape), tensor.stride())
+                leaf = self.sized(shape, tensor.dtype, tensor.device, order)
             else:
                 leaf = self._usual(tensor, first) if _is_usual(tensor) else self._converted(tensor, first)
             self._memories.setdefault(memory, leaf)
