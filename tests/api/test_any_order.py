@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,16 @@ def test_steps_of_images_with_channels_last() -> None:
         right.backward()
         optimizer.step()
         torch.testing.assert_close(step(x, classes).detach(), right.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_saved_program_takes_tensors_that_lie_as_the_example_did(tmp_path: Path) -> None:
+    net = network().eval()
+    with torch.no_grad():
+        compiled = weft.hybridize(net.forward, sizes={"input": {2: ("height", 2, 64), 3: ("width", 2, 64)}})
+        weft.program(compiled, pixels(20, 30)).save(tmp_path / "net.weft")
+        loaded = weft.load_program(tmp_path / "net.weft")
+        for sides in ((20, 30), (33, 17), (64, 64)):
+            x = pixels(*sides)
+            torch.testing.assert_close(loaded(x), net.forward(x), rtol=1e-4, atol=1e-5)
+            with pytest.raises(weft.UsageError, match="strides"):
+                loaded(x.contiguous())

@@ -24,12 +24,13 @@ from weft.guards.entry import MISSED, Entry, Ways, bound_run, make_entry, refuse
 from weft.guards.guarded import NewResults, TakenLeaves
 from weft.guards.likeness import CallItems, likeness_of
 from weft.guards.words import Words, can_watch
+from weft.ir.extents import Extent
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
 from weft.ir.printer import name_inputs
 from weft.ir.size_text import extents_of, read_condition, with_sizes
-from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, row_major, type_of
+from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, type_of
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.regions.indices import INDEXED
@@ -204,10 +205,14 @@ class LoadedSizes:
 
 
 def _at(kind: Type, numbers: Mapping[Value, int]) -> Type:
-    """The type of an argument for the sizes of a call: in rows."""
+    """The type of an argument for the sizes of a call."""
     assert isinstance(kind, TensorType)
-    shape = with_sizes(kind.shape, lambda size: size.expression.value(numbers.__getitem__))
-    return replace(kind, shape=shape, strides=row_major(shape))
+
+    def value(size: Extent) -> int:
+        found: int = size.expression.value(numbers.__getitem__)
+        return found
+
+    return replace(kind, shape=with_sizes(kind.shape, value), strides=with_sizes(kind.strides, value))
 
 
 class LoadedProgram:
