@@ -127,3 +127,19 @@ def test_a_saved_program_takes_tensors_that_lie_as_the_example_did(tmp_path: Pat
             torch.testing.assert_close(loaded(x), net.forward(x), rtol=1e-4, atol=1e-5)
             with pytest.raises(weft.UsageError, match="strides"):
                 loaded(x.contiguous())
+
+
+def test_images_of_few_channels_are_padded_in_long_rows_that_end() -> None:
+    layer = nn.Conv2d(3, 16, 3, 2, 1)
+    with torch.no_grad(), general_alone():
+        compiled = weft.hybridize(layer.forward)
+        for sides in ((60, 71), (80, 92), (17, 90), (81, 9)):
+            x = pixels(*sides)
+            torch.testing.assert_close(compiled(x), layer.forward(x), rtol=1e-4, atol=1e-5)
+        program = list(compiled.varying)[-1].guarded.program
+    loops = [
+        call for region in program._forward().regions for call in region.plan.calls if hasattr(call.kernel, "sizes")
+    ]
+    longest = max(loops, key=lambda call: call.kernel.cycles)
+    assert longest.kernel.sizes[-1] > len("rgb")
+    assert {end.times for end in longest.ends} >= {6}

@@ -178,8 +178,10 @@ class CallEnds:
             times, rest = divmod(stride, own[axis])
             if rest or not 0 < times < counts[axis] <= times * count:
                 continue
-            first = 0 if follows(counts, own, axis, begin, stride) else _inside(counts, own, axis, begin, count)
-            if first is None or (first and times > 1) or first + counts[axis] > times * count:
+            first = (
+                0 if follows(counts, own, axis, begin, stride) else _inside(counts, own, axis, begin, (count, times))
+            )
+            if first is None or first + -(-counts[axis] // times) > count:
                 continue
             found[size, times] = part.least[first : first + -(-counts[axis] // times)]
         return found
@@ -254,7 +256,7 @@ class CallEnds:
         found = []
         for stride, count, size in self.nothing.get(self.call.arguments[number].buffer, ()):
             if own is not None and begin is not None and stride == own[axis]:
-                first = _inside(counts, own, axis, begin, count)
+                first = _inside(counts, own, axis, begin, (count, 1))
                 if first is not None and first + counts[axis] <= count:
                     found.append(End(size, 1, -first, count))
         return found
@@ -292,7 +294,7 @@ class CallEnds:
             return found
         for axis, end in ends.items():
             if end.row:
-                first = _inside(counts, own, axis, begin, end.row) if own[axis] > 0 else None
+                first = _inside(counts, own, axis, begin, (end.row, 1)) if own[axis] > 0 else None
                 if first == -end.more:
                     least = np.full(end.row, NEVER, np.int32)
                     least[first : first + counts[axis]] = np.arange(first, first + counts[axis])
@@ -449,13 +451,19 @@ def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, 
     return inner < step
 
 
-def _inside(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, count: int) -> int | None:
-    """The first of so many positions, in a border, that places along a dimension are; None if they are not."""
-    step = steps[axis]
+def _inside(
+    counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, positions: tuple[int, int]
+) -> int | None:
+    """The first of some positions, in a border, that places along a dimension are; None if they are not.
+
+    It is said how many there are, and how many places each is.
+    """
+    count, each = positions
+    step = steps[axis] * each
     inner, others = begin % step, [(steps[place], counts[place]) for place in range(len(counts)) if place != axis]
     if any(other < 0 or (step <= other and times > 1 and other % (step * count)) for other, times in others):
         return None
-    inner += sum(other * (times - 1) for other, times in others if other < step)
+    inner += sum(other * (times - 1) for other, times in others if other < step) + step - steps[axis]
     return begin // step % count if inner < step else None
 
 

@@ -40,6 +40,8 @@ from weft.plan.regions.lazy import (
 from weft.plan.regions.region import Region
 from weft.target import Target
 
+FEW_CHANNELS = 8  # which fill no vector
+
 
 class BufferOwner(Protocol):
     """What writes a buffer that other kernels may want to read, and is not emitted yet."""
@@ -137,8 +139,41 @@ class Assembly:
 
     def store_by_loop(self, lazy: Lazy, out: Leaf) -> None:
         """Compute an expression by a loop kernel."""
-        kernel, reads = self._loop(lazy, out)
+        kernel, reads = self._loop(self._with_wide_tables(lazy, out), out)
         self.call(kernel, (self.location(out),), reads)
+
+    def _with_wide_tables(self, lazy: Lazy, out: Leaf) -> Lazy:
+        """The expression with tables along pixels repeated for their few channels, so that both are one long row."""
+        shape, steps = lazy.shape, out.window.strides
+        sides = [place for place, size in enumerate(shape) if steps[place] == 1 and 1 < size <= FEW_CHANNELS]
+        along = [place for place in range(len(shape)) if sides and steps[place] == shape[sides[0]] and shape[place] > 1]
+        if len(sides) != 1 or len(along) != 1:
+            return lazy
+        (channels,), (pixels,), leaves = sides, along, lazy.leaves()
+        tables = [
+            leaf
+            for leaf in leaves
+            if self._is_table(leaf, shape[pixels])
+            and all(step == (place == pixels) or shape[place] == 1 for place, step in enumerate(leaf.window.strides))
+        ]
+        pairs = [(leaf.window.strides[pixels], leaf.window.strides[channels]) for leaf in leaves if leaf not in tables]
+        if not tables or any(pair not in ((0, 0), (shape[channels], 1)) for pair in pairs):
+            return lazy
+        wide = tuple(shape[channels] if place == pixels else int(place == channels) for place in range(len(shape)))
+        return lazy.replaced({id(leaf): self._repeated(leaf, Window(shape, wide), shape[channels]) for leaf in tables})
+
+    def _is_table(self, leaf: Leaf, size: int) -> bool:
+        """Whether a leaf reads a constant of so many numbers."""
+        buffer = self.buffers[leaf.source.buffer]
+        is_whole = buffer.kind == "constant" and not leaf.window.offset
+        return is_whole and self.constants[buffer.index].numel() == size
+
+    def _repeated(self, leaf: Leaf, window: Window, times: int) -> Leaf:
+        """A constant each of whose numbers comes so many times."""
+        tensor = self.constants[self.buffers[leaf.source.buffer].index]
+        number = self.buffer("constant", tensor.numel() * times, leaf.dtype)
+        self.constants.append(tensor.flatten().repeat_interleave(times))
+        return self.leaf_in(number, window, leaf.dtype)
 
     def prepare(self, lazy: Lazy, window: Window) -> Leaf:
         """Compute an expression of weights by a loop kernel, into this layout, when one of them has changed."""
