@@ -32,10 +32,20 @@ class SizeSpan:
         return f"{self.least} to {self.most}"
 
 
+@dataclass(frozen=True, slots=True)
+class DimensionOrder:
+    """The order in which dimensions lie in memory, in the place of strides in a signature."""
+
+    places: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return "rows" if list(self.places) == sorted(self.places) else f"those of dimensions in the order {self.places}"
+
+
 def order_in(leaf: Key) -> tuple[int, ...] | None:
     """The order of a tensor's dimensions in memory, by its signature or by that of a range; None with gaps."""
-    shape, strides = tuple(leaf[2]), leaf[3]
-    return strides if any(isinstance(size, SizeSpan) for size in shape) else order_of(shape, tuple(strides))
+    strides = leaf[3]
+    return strides.places if isinstance(strides, DimensionOrder) else order_of(tuple(leaf[2]), tuple(strides))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +117,7 @@ class SizeRange:
         if not some:
             return leaf
         shape = tuple(SizeSpan(SMALLEST, size) if at in some else size for at, size in enumerate(self.tops[place]))
-        return (*leaf[:2], shape, self.orders.get(place), *leaf[4:])
+        return (*leaf[:2], shape, DimensionOrder(self.orders[place]), *leaf[4:]) if place in self.orders else leaf
 
     def describe(self, arguments: Sequence[str], names: Mapping[SizeSpot, str]) -> str:
         """Say which sizes it takes; `arguments` are the names of the leaves, `names` those that users gave to sizes."""

@@ -20,6 +20,8 @@ GATES: Mapping[str, int] = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """How many times the size of a state the rows of a cell's weights are."""
 OPERANDS: Mapping[str, int] = {"lstm": 4, "gru": 4, "rnn_tanh": 3, "rnn_relu": 3}
 """How many operands there are before the number of steps."""
+LEAST_STATE = 4
+"""Kernels compute states that are multiples of so many units: the smallest vectors have as many."""
 
 
 def recurrent_type(operands: Sequence[Type], given: Mapping[str, Any]) -> Type:

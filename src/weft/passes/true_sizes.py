@@ -19,7 +19,7 @@ from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.library import Call, Operand, ViewStep, map_arguments
 from weft.ir.sharing import looks_elsewhere
-from weft.ir.types import TensorType, TupleType, Type, UnsizedType
+from weft.ir.types import TensorType, TupleType, Type, UnsizedType, strides_in
 from weft.passes.bounding import Bounder
 from weft.passes.within import (
     Dimension,
@@ -55,10 +55,8 @@ def cut_to_sizes(
         part = part.reshape(list(shape))
     if not order:
         return part
-    strides, step = [0] * len(shape), 1
-    for dimension in reversed(order):
-        strides[dimension], step = step, step * max(shape[dimension], 1)
-    if part.stride() == tuple(strides):
+    strides = strides_in(tuple(shape), order)
+    if part.stride() == strides:
         return part
     return torch.empty_strided(list(shape), strides, dtype=x.dtype, device=x.device).copy_(part)
 

@@ -15,8 +15,8 @@ from weft.codegen.kernels.elementwise import Typed, emit_op
 from weft.codegen.kernels.ends import Parameters, limit, parameter_kinds
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module, Register
-from weft.ir.recurrent import OPERANDS
-from weft.plan.kernels.recurrent import LEAST_LANES, TILE_ROWS, RecurrentKernel
+from weft.ir.recurrent import LEAST_STATE, OPERANDS
+from weft.plan.kernels.recurrent import TILE_ROWS, RecurrentKernel
 
 
 def emit_recurrent(module: Module, kernel: RecurrentKernel) -> None:
@@ -89,9 +89,9 @@ class RecurrentEmitter:
         given = [self._given(row, step, unit) for row in rows]
         starts = [value for own in given for value in self._starts(own, unit)]
         weights = vectors.moved(self.weights, (unit, kernel.size * kernel.gates * kernel.lanes))
-        with f.loop(0, kernel.size, LEAST_LANES, carried=starts) as inner:
+        with f.loop(0, kernel.size, LEAST_STATE, carried=starts) as inner:
             totals = list(inner.carried)
-            for step_on in range(LEAST_LANES):
+            for step_on in range(LEAST_STATE):
                 index = f.add(inner.index, step_on)
                 line = vectors.moved(weights, (index, kernel.gates * kernel.lanes))
                 numbers = [vectors.load_splat(vectors.moved(state, (index, 1))) for state in states]

@@ -41,17 +41,20 @@ class _Call:
             found *= float(counts[runs].sum() / max(counts.sum(), 1))
         for end in self.call.ends:
             found *= end.count(size_of(self.sizes[end.size])) / max(end.most, 1)
-        kernel = self.call.kernel
-        if isinstance(kernel, RecurrentKernel) and kernel.limited:
-            found *= size_of(self.sizes[self.call.reads[-1].buffer]) / max(kernel.steps, 1)
+        if self.steps is not None:
+            found *= size_of(self.sizes[self.call.reads[-1].buffer]) / max(self.steps, 1)
         return found
+
+    @property
+    def steps(self) -> int | None:
+        """The most steps of a recurrent layer that is told how many there are."""
+        kernel = self.call.kernel
+        return kernel.steps if isinstance(kernel, RecurrentKernel) and kernel.limited else None
 
     @property
     def ends(self) -> bool:
         """Whether calls of small sizes leave out some of it."""
-        kernel = self.call.kernel
-        stops = isinstance(kernel, RecurrentKernel) and kernel.limited
-        return self.call.needed is not None or bool(self.call.ends) or stops
+        return self.call.needed is not None or bool(self.call.ends) or self.steps is not None
 
 
 class KernelWork:

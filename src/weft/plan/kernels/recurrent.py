@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from weft.ir.recurrent import GATES
+from weft.ir.recurrent import GATES, LEAST_STATE
 from weft.plan.kernels.expression import CYCLES_OF_OP
 from weft.plan.kernels.images import LIMIT_BOX
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box
@@ -13,7 +13,6 @@ from weft.target import Target
 
 ELEMENT_BYTES = 4
 TILE_ROWS = 2  # of the batch: their products take as long as reading the weights from the cache
-LEAST_LANES = 4
 ACTIVATIONS = {"lstm": ("sigmoid",) * 3 + ("tanh",) * 2, "gru": ("sigmoid",) * 2 + ("tanh",), "rnn_tanh": ("tanh",)}
 
 
@@ -102,6 +101,6 @@ class RecurrentKernel(Kernel):
 def lanes_of_states(size: int, target: Target) -> int:
     """Give how many units of a state a vector has; 0 where a state is no whole number of vectors."""
     lanes = target.lanes(ELEMENT_BYTES * 8)
-    while lanes >= LEAST_LANES and size % lanes:
+    while lanes >= LEAST_STATE and size % lanes:
         lanes //= 2
-    return lanes if lanes >= LEAST_LANES else 0
+    return lanes if lanes >= LEAST_STATE else 0

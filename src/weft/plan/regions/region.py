@@ -15,9 +15,9 @@ import torch
 from weft.errors import InternalError
 from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
+from weft.ir.recurrent import LEAST_STATE
 from weft.ir.types import CPU, DTYPE_NAMES, NothingType, TensorType, TupleType, Type
 from weft.plan.kernels.expression import DTYPE_BYTES
-from weft.plan.kernels.recurrent import LEAST_LANES
 from weft.plan.regions.indices import INDEXED, SCATTERS, read_by_check
 from weft.trace.lift.reductions import is_selected
 
@@ -235,7 +235,7 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
 def _is_in_vectors(value: Value) -> bool:
     """Whether a recurrent layer has states of float32 that are whole numbers of vectors, or is none."""
     state = value.operands[2].type if value.op == "recurrent" else None
-    return state is None or (isinstance(state, TensorType) and state.shape[1] % LEAST_LANES == 0)
+    return state is None or (isinstance(state, TensorType) and state.shape[1] % LEAST_STATE == 0)
 
 
 def _multiplies_bytes(value: Value) -> bool:

@@ -93,8 +93,8 @@ def nearest(rank: int, *, exact: bool = False) -> Rule:
             extent = x.shape[dimension]
             if not vary(extent, size):
                 x = repeated(x, dimension, way.places(extent, size, factor))
-            elif is_whole(factor) and is_same_size(size, extent * int(factor or 1)):
-                x = spread_out(x, dimension, int(factor or 1))
+            elif (times := exact_times(factor)) and is_same_size(size, extent * times):
+                x = spread_out(x, dimension, times)
             else:
                 x = x.build("take", way.counted(extent, size, factor, x.place), dimension=dimension)
         return x
@@ -102,9 +102,10 @@ def nearest(rank: int, *, exact: bool = False) -> Rule:
     return rule
 
 
-def is_whole(factor: float | None) -> bool:
-    """Whether elements are repeated so many times, each as often."""
-    return factor is not None and factor >= 1 and factor == int(factor) and int(factor).bit_count() == 1
+def exact_times(factor: float | None) -> int:
+    """How often each element comes by a factor whose inverse is an exact number, a power of two; 0 by any other."""
+    times = int(factor) if factor is not None and factor >= 1 else 0
+    return times if times == factor and times.bit_count() == 1 else 0
 
 
 def repeated(x: Expression, dimension: int, places: torch.Tensor) -> Expression:

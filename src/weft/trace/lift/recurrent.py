@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from weft.ir.extents import Extent
-from weft.ir.recurrent import GATES
+from weft.ir.recurrent import GATES, LEAST_STATE
 from weft.trace.lift.arguments import Arguments, Results, Rules
 from weft.trace.lift.expression import Expression, several
 
@@ -181,7 +181,6 @@ LSTM = 2
 LSTM_GATES = GATES["lstm"]
 # A stretch of steps has so many rows of its product, which loses next to nothing by being no larger.
 LEAST_ROWS = 8
-LEAST_STATE = 4  # units: of steps that vary, a state is a multiple of so many
 
 
 @dataclass(frozen=True)
