@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import Any
 
 from weft.codegen.kernels.attention import emit_attention
@@ -62,6 +62,7 @@ from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.plan.schedule.shares import tile_axes
 from weft.target import Target
 
 # Each row's emitter takes kernels of its own kind.
@@ -321,6 +322,19 @@ def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> N
         _write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
 
 
+Given = tuple[Sequence[Register], Sequence[Register]]  # the addresses of a kernel's arguments, and where loops end
+Share = tuple[int, int]  # its number, and of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of tiles: a table of where they start, how many, and by which sizes they are needed, with a table each."""
+
+    starts: Register
+    count: int
+    least: tuple[tuple[Register, Register], ...]
+
+
 class _CallWriter:
     """Writes calls of kernels into a function whose one parameter is the frame."""
 
@@ -333,31 +347,64 @@ class _CallWriter:
     def _counter(self) -> Register:
         return self.writer.stack("i64")
 
-    def run(self, call: KernelCall, begin: int, end: int) -> None:
-        """Write the call of some tiles of a kernel."""
+    @cached_property
+    def _done(self) -> Register:
+        return self.writer.stack("i64")
+
+    def run(self, call: KernelCall, begin: int, end: int, share: Share | None = None) -> None:
+        """Write the call of some tiles of a kernel, or of a share of all."""
         if begin < end:
             addresses = [self.address(place) for place in call.arguments]
             ends = [self._count(end) for end in call.ends]
             if call.needed is not None:
-                self._run_needed(call, call.needed, (addresses, ends), (begin, end))
+                self._run_needed(call, call.needed, (addresses, ends), (begin, end), share)
             else:
-                self._run_first(call, (addresses, ends), (begin, end))
+                self._run_first(call, (addresses, ends), (begin, end), share)
 
-    def _run_first(
-        self, call: KernelCall, given: tuple[Sequence[Register], Sequence[Register]], tiles: tuple[int, int]
-    ) -> None:
+    def _tiles_of(self, call: KernelCall, ends: Sequence[Register], share: Share) -> tuple[Register, Register]:
+        """Write where a share of a call's tiles begins and ends, which `first_tile` says."""
+        f, axes, tiles, (number, of) = self.writer, tile_axes(call), call.kernel.tile_count, share
+        needed = [
+            f.integer(axis.count)
+            if axis.end is None
+            else f.minimum(f.divide(f.add(ends[axis.end], axis.step - 1), axis.step)[0], f.integer(axis.count))
+            for axis in axes
+        ]
+        total = reduce(partial(f.binary, "mul"), needed)
+
+        def first(number: int) -> Register:
+            if number in (0, of):
+                return f.integer(tiles if number else 0)
+            rest, flat, inner = f.divide(f.multiply(total, number), of)[0], f.integer(0), 1
+            for axis, count in zip(reversed(axes), reversed(needed), strict=True):
+                count = f.maximum(count, f.integer(1))
+                place = f.binary("urem", rest, count)
+                rest = f.binary("udiv", rest, count)
+                flat, inner = f.add(flat, f.multiply(place, inner)), inner * axis.count
+            return flat if inner == tiles else f.divide(f.multiply(flat, tiles), inner)[0]
+
+        return first(number), first(number + 1)
+
+    def _run_first(self, call: KernelCall, given: Given, tiles: tuple[int, int], share: Share | None) -> None:
         """Write the call of some tiles, without those of later positions of the first dimension where that ends."""
-        f, (begin, end), (addresses, ends) = self.writer, map(self.writer.integer, tiles), given
+        f, (addresses, ends) = self.writer, given
         name, dimensions = self.functions.name(call.kernel), getattr(call.kernel, "ends", ())
         each = self.functions.tiles_of_first(call) if 0 in dimensions else None
-        if each is None:
+        begin, end = map(f.integer, tiles) if share is None else self._tiles_of(call, ends, share)
+        if each is not None:
+            end = f.minimum(end, f.multiply(ends[dimensions.index(0)], each))
+        if each is None and share is None:
             f.call(name, (*addresses, begin, end, *ends))
-            return
-        most = f.multiply(ends[dimensions.index(0)], each)
+        else:
+            self._run_some(name, given, (begin, end))
+
+    def _run_some(self, name: str, given: Given, tiles: tuple[Register, Register]) -> None:
+        """Write the call of tiles that may be none."""
+        f, (begin, end), (addresses, ends) = self.writer, tiles, given
         run, skip = f.label("run"), f.label("skip")
-        f.branch_if(f.compare("icmp slt", begin, most), run, skip)
+        f.branch_if(f.compare("icmp slt", begin, end), run, skip)
         f.begin_block(run)
-        f.call(name, (*addresses, begin, f.minimum(end, most), *ends))
+        f.call(name, (*addresses, begin, end, *ends))
         f.branch(skip)
         f.begin_block(skip)
 
@@ -375,37 +422,58 @@ class _CallWriter:
         self,
         call: KernelCall,
         needed: NeededTiles,
-        given: tuple[Sequence[Register], Sequence[Register]],
+        given: Given,
         tiles: tuple[int, int],
+        share: Share | None,
     ) -> None:
-        """Write the call of those of some tiles that a call of the program needs."""
-        f, (begin, end), (addresses, ends) = self.writer, tiles, given
+        """Write the call of those of some tiles that a call of the program needs, or of a share of them."""
+        f, (begin, end), name = self.writer, tiles, self.functions.name(call.kernel)
         first, last = bisect_right(needed.starts, begin) - 1, bisect_left(needed.starts, end)
         starts = f.module.table("i64", [begin, *needed.starts[first + 1 : last], end])
         sizes = [f.load("i32", self.address(Location(buffer))) for buffer in needed.sizes]
         tables = [f.module.table("i32", row[first:last]) for row in needed.least]
-        name = self.functions.name(call.kernel)
-        again, run, skip, done = map(f.label, ("again", "run", "skip", "done"))
+        ranges = Ranges(starts, last - first, tuple(zip(sizes, tables, strict=True)))
+        if share is None:
+            self._each_needed(ranges, lambda start, stop: f.call(name, (*given[0], start, stop, *given[1])))
+            return
+        done, (number, of) = self._done, share
+
+        def count(start: Register, stop: Register) -> None:
+            f.store(f.binary("add", f.load("i64", done), f.binary("sub", stop, start)), done)
+
+        f.store(f.integer(0), done)
+        self._each_needed(ranges, count)
+        total = f.load("i64", done)
+        low, high = (f.divide(f.multiply(total, place), of)[0] for place in (number, number + 1))
+
+        def run(start: Register, stop: Register) -> None:
+            moved = f.binary("sub", start, f.load("i64", done))  # the first needed tile would be there
+            inside = f.maximum(start, f.binary("add", moved, low)), f.minimum(stop, f.binary("add", moved, high))
+            count(start, stop)
+            self._run_some(name, given, inside)
+
+        f.store(f.integer(0), done)
+        self._each_needed(ranges, run)
+
+    def _each_needed(self, ranges: Ranges, body: Callable[[Register, Register], None]) -> None:
+        """Write a loop over the ranges of tiles that are needed; the body is given where each starts and stops."""
+        f = self.writer
+        again, check, following, done = map(f.label, ("again", "check", "next", "done"))
         # The counter is in memory: `FunctionWriter.loop` would move the lines of calls, which are known by number.
         f.store(f.integer(0), self._counter)
         f.branch(again)
         f.begin_block(again)
         number = f.load("i64", self._counter)
-        runs = f.compare("icmp slt", number, f.integer(last - first))
-        check = f.label("check")
-        f.branch_if(runs, check, done)
+        f.branch_if(f.compare("icmp slt", number, f.integer(ranges.count)), check, done)
         f.begin_block(check)
-        for size, table in zip(sizes, tables, strict=True):
-            least = f.load("i32", f.offset(table, "i32", number))
-            following = f.label("and")
-            f.branch_if(f.compare("icmp sgt", size, least), following, skip)
-            f.begin_block(following)
-        f.branch(run)
-        f.begin_block(run)
-        place = f.offset(starts, "i64", number)
-        f.call(name, (*addresses, f.load("i64", place), f.load("i64", f.offset(place, "i64", 1)), *ends))
-        f.branch(skip)
-        f.begin_block(skip)
+        for size, table in ranges.least:
+            above = f.label("above")
+            f.branch_if(f.compare("icmp sgt", size, f.load("i32", f.offset(table, "i32", number))), above, following)
+            f.begin_block(above)
+        place = f.offset(ranges.starts, "i64", number)
+        body(f.load("i64", place), f.load("i64", f.offset(place, "i64", 1)))
+        f.branch(following)
+        f.begin_block(following)
         f.store(f.add(number, 1), self._counter)
         f.branch(again)
         f.begin_block(done)
@@ -501,7 +569,7 @@ class _LaneWriter:
             if isinstance(item, Wait):
                 self._wait(item.lane, item.count)
             else:
-                self.calls.run(self.plan.calls[item.call], item.begin, item.end)
+                self.calls.run(self.plan.calls[item.call], item.begin, item.end, item.share)
                 done += 1
                 if done in awaited:
                     self._publish(number, done)

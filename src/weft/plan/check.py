@@ -50,10 +50,20 @@ def check_plan(plan: Plan) -> None:
 
 def _tile_problems(plan: Plan) -> Iterator[str]:
     ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    shares: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for lane in lanes_of(plan):
         for item in lane:
-            if isinstance(item, Run):
+            if isinstance(item, Wait):
+                continue
+            if item.share is None:
                 ranges[item.call].append((item.begin, item.end))
+            else:
+                shares[item.call, item.begin, item.end].append(item.share)
+    for (number, begin, end), those in shares.items():
+        ranges[number].append((begin, end))
+        _, of = those[0]
+        if sorted(those) != [(place, of) for place in range(of)]:
+            yield f"call {number} runs the shares {sorted(those)} of tiles [{begin}, {end})"
     for number in sorted(set(ranges) - set(range(len(plan.calls)))):
         yield f"call {number} is run, but there is no such call"
     for number, call in enumerate(plan.calls):

@@ -53,4 +53,12 @@ def _item(plan: Plan, item: Any) -> str:
     if not isinstance(item, Run):
         return f"wait for {item.count} of lane {item.lane}"
     whole = (item.begin, item.end) == (0, plan.calls[item.call].kernel.tile_count)
+    if item.share is not None:
+        return f"{item.call}[{share_text(item.share)}]"
     return f"{item.call}" if whole else f"{item.call}[{item.begin}:{item.end}]"
+
+
+def share_text(share: tuple[int, int]) -> str:
+    """Say which share it is, of how many."""
+    number, of = share
+    return f"share {number + 1} of {of}"

@@ -32,7 +32,7 @@ from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.form.dependencies import lanes_of
 from weft.plan.form.plan import Lane, Plan, Run, Wait
-from weft.plan.plan_text import describe
+from weft.plan.plan_text import describe, share_text
 from weft.runtime.arena import ArenaBlock, BlockPool, block_pool
 from weft.runtime.binding import Binding, BoundProgram, NativeCode, PackingOf
 from weft.runtime.built_in import table_of
@@ -394,4 +394,5 @@ class ClockedExecutable(NativeExecutable):
     def _name(self, item: Run | Wait) -> str:
         if isinstance(item, Wait):
             return f"wait for {item.count} of lane {item.lane}"
-        return f"{describe(self.plan.calls[item.call].kernel)}: {item.begin} to {item.end}"
+        tiles = f"{item.begin} to {item.end}" if item.share is None else share_text(item.share)
+        return f"{describe(self.plan.calls[item.call].kernel)}: {tiles}"

@@ -11,7 +11,6 @@ from weft.api.hybrid import Hybrid
 from weft.plan.extents.axes import tiles_of_first
 from weft.plan.form.plan import KernelCall
 from weft.plan.kernels.gemm import GemmKernel
-from weft.plan.schedule.turns import in_turns
 
 
 def layers() -> nn.Module:
@@ -60,17 +59,3 @@ def test_tiles_of_products_follow_each_other_by_texts() -> None:
         count = tiles_of_first(call)
         assert count is not None
         assert call.kernel.tile_count == count * program.range.tops[0][0]
-
-
-@pytest.mark.parametrize("lanes", [2, 3, 8])
-@pytest.mark.parametrize("units", [1, 2, 3, 8, 16, 32, 50, 64, 500])
-def test_lanes_have_about_as_much_each_of_any_number_of_first_parts(units: int, lanes: int) -> None:
-    parts = in_turns(units, lanes)
-    assert sum(parts) == pytest.approx(1)
-    if units < lanes:
-        return
-    owners = [at % lanes for at, part in enumerate(parts) for _ in range(round(part * units))]
-    assert len(owners) == units
-    for count in range(1, units + 1):
-        most = max(owners[:count].count(lane) for lane in range(lanes))
-        assert most <= -(-count // lanes) * 1.5

@@ -75,13 +75,22 @@ class ConvEmitter(BlockLoops):
         """Tell whether some pixel of a block is within."""
         if not self.ends:
             return None
+        place = self._first_pixel(at)
+        return all_below(self.writer, ((place[axis], end) for axis, end in self.ends.items()))
+
+    def rows_left(self, at: BlockPosition) -> Register | None:
+        """Tell how many pixels are needed from a block's first on, where all of it lies along a dimension that ends."""
+        axis = {"row": 2, "images": 0}.get(self.kernel.schedule.pixels_of)
+        if axis not in self.ends:
+            return None
+        return self.writer.binary("sub", self.ends[axis], self._first_pixel(at)[axis])
+
+    def _first_pixel(self, at: BlockPosition) -> Pixel:
         writer, (height, width) = self.writer, self.kernel.out_size
         if self.kernel.of_images:
-            image, (row, column) = at.row, writer.divide(at.visit, width)
-        else:
-            rest, column = writer.divide(at.row, width)
-            image, row = writer.divide(rest, height)
-        return all_below(writer, (((image, row, column)[axis], end) for axis, end in self.ends.items()))
+            return (at.row, *writer.divide(at.visit, width))
+        rest, column = writer.divide(at.row, width)
+        return (*writer.divide(rest, height), column)
 
     def enter(self, matrix: Register) -> None:
         """Move all pointers to the channels of one group."""
@@ -337,7 +346,7 @@ class DepthwiseBlock:
         self.vectors = parts.vectors
         kernel, blocks = parts.kernel, parts.kernel.walk.row_blocks
         bounds = [(blocks.start(number), blocks.start(number + 1)) for number in range(blocks.count)]
-        starts = {first for first, behind in bounds if behind - first == parts.block.shape.rows}
+        starts = {first for first, behind in bounds if behind - first >= parts.block.shape.rows}
         (_, stride), (_, padding), (_, dilation) = kernel.window.stride, kernel.window.padding, kernel.window.dilation
         turns = range(0, max(kernel.window.size[1], 1), kernel.schedule.taps)
         self.lefts = {start * stride - padding + turn * dilation for start in starts for turn in turns}

@@ -73,7 +73,8 @@ class _LoopWriter:
         """Write the loop over tiles and rows."""
         f, kernel, schedule = self.f, self.kernel, self.schedule
         row = len(kernel.sizes) - 2  # the dimension whose places rows of a line are, where they are of no other
-        cut = self.ends.get(row) if row >= 0 and kernel.line == kernel.sizes[row] else None
+        is_line = row >= 0 and kernel.line == kernel.sizes[row]
+        cut = self.ends.get(row) if is_line else None
         with f.loop(self.begin, self._last_tile(cut)) as tiles:
             row_tile, column_tile = f.divide(tiles.index, kernel.column_tiles)
             line, part = f.divide(row_tile, kernel.row_tiles)
@@ -84,39 +85,35 @@ class _LoopWriter:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
             patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
-            if self.transposed:
-                at_line = row_coordinates(f, start, kernel.sizes[:-1])
-                inside = all_below(f, ((at_line[at], end) for at, end in self.ends.items() if at < row))
-                with f.only_if(inside) if inside else nullcontext():
-                    self._transpose(at_line, patch)
-                    self._rows(start, patch, cut)
-            else:
-                self._rows(start, patch, cut)
+            inside = self._is_inside(start, before=row) if is_line else None
+            with f.only_if(inside) if inside else nullcontext():
+                if self.transposed:
+                    self._transpose(row_coordinates(f, start, kernel.sizes[:-1]), patch)
+                self._rows(start, patch, is_line=is_line)
 
-    def _rows(self, start: Register, patch: Patch, cut: Register | None) -> None:
-        """Write the loop over the rows of a tile."""
+    def _is_inside(self, line: Register, before: int) -> Register | None:
+        """Tell whether a line is, along the dimensions before one; None where none of these ends."""
+        ends = [(place, end) for place, end in self.ends.items() if place < before]
+        if not ends:
+            return None
+        at = row_coordinates(self.f, line, self.kernel.sizes[:-1])
+        return all_below(self.f, ((at[place], end) for place, end in ends))
+
+    def _rows(self, start: Register, patch: Patch, *, is_line: bool) -> None:
+        """Write the loop over the rows of a tile, which are all of one line, that is inside, or of any."""
         f, row = self.f, len(self.kernel.sizes) - 2
         (first, last), many = patch.rows, self.schedule.interleaved
-        if not many or not all(at < row or (at == row and cut is not None) for at in self.ends):
-            self._single_rows(start, (first, last), patch, cut)
-            return
-        at_line = row_coordinates(f, start, self.kernel.sizes[:-1])
-        inside = all_below(f, ((at_line[at], end) for at, end in self.ends.items() if at < row))
-        with f.only_if(inside) if inside else nullcontext():
+        if many and row + 1 not in self.ends:
             with f.loop(first, f.add(last, 1 - many), many) as whole:
                 self._interleaved(row_coordinates(f, f.binary("add", start, whole.index), self.kernel.sizes[:-1]))
-            self._single_rows(start, (whole.index, last), patch, cut)
-
-    def _single_rows(
-        self, start: Register, between: tuple[Register, Register], patch: Patch, cut: Register | None
-    ) -> None:
-        f, row = self.f, len(self.kernel.sizes) - 2
-        with f.loop(*between) as rows:
-            coordinates = row_coordinates(f, f.binary("add", start, rows.index), self.kernel.sizes[:-1])
-            others = ((coordinates[at], end) for at, end in self.ends.items() if at <= row and end is not cut)
-            inside = all_below(f, others)
+            first = whole.index
+        with f.loop(first, last) as rows:
+            number = f.binary("add", start, rows.index)
+            inside = None if is_line else self._is_inside(number, before=row + 1)
             with f.only_if(inside) if inside else nullcontext():
-                self._row(self._at_row(coordinates, rows.index, patch), *patch.columns)
+                self._row(
+                    self._at_row(row_coordinates(f, number, self.kernel.sizes[:-1]), rows.index, patch), *patch.columns
+                )
 
     def _last_tile(self, cut: Register | None) -> Register:
         """Give where tiles end, at the latest behind the last row of the first line."""

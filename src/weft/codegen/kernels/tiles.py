@@ -19,6 +19,8 @@ from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Register
 from weft.plan.kernels.walk import Blocks, Walk
 
+LEAST_HALVED = 4  # rows of a block of which there is one of half as many
+
 
 @dataclass(frozen=True)
 class PanelKind:
@@ -167,6 +169,11 @@ class BlockLoops(ABC):
         del at
         return None
 
+    def rows_left(self, at: BlockPosition) -> Register | None:
+        """Tell how many rows are needed from a block's first on, where half a block may do; None where it may not."""
+        del at
+        return None
+
     @abstractmethod
     def enter(self, matrix: Register) -> None:
         """Move pointers to one matrix of the batch, or one group."""
@@ -193,10 +200,19 @@ class BlockLoops(ABC):
         with writer.loop(self.begin, self._last_tile()) as loop:
             rest, column = writer.divide(loop.index, walk.tile_columns)
             matrix, row = writer.divide(rest, walk.tile_rows)
-            needed = self.is_needed(matrix)
+            needed = self._is_tile_needed(matrix, row)
             with writer.only_if(needed) if needed else nullcontext():
                 self.enter(matrix)
                 self._tile(row, column)
+
+    def _is_tile_needed(self, matrix: Register, row: Register) -> Register | None:
+        """Tell whether some of a tile is computed; None where something of all is."""
+        writer, walk, needed = self.writer, self.walk, self.is_needed(matrix)
+        if self.rows_end is None or walk.lines * walk.visits > 1:
+            return needed
+        first = first_of(writer, walk.row_blocks, writer.multiply(row, walk.tile_row_blocks))
+        above = writer.compare("icmp slt", first, self.rows_end)
+        return above if needed is None else writer.binary("and", needed, above)
 
     def _last_tile(self) -> Register:
         """Give where tiles end, at the latest behind the last row of the only matrix."""
@@ -264,10 +280,15 @@ class BlockLoops(ABC):
 
     def _block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Emit the block of a shape; where rows end, one of fewer rows may be all that is left, or none."""
-        if self.rows_end is None:
-            self.block(shape, at)
-            return
         writer = self.writer
+        if self.rows_end is None:
+            left, half = self.rows_left(at), -(-shape.rows // 2)
+            if left is None or shape.rows < LEAST_HALVED:
+                self.block(shape, at)
+            else:
+                parts = (replace(shape, rows=half), shape)
+                choose(writer, left, [half + 1, shape.rows + 1], lambda place: self.block(parts[place], at))
+            return
         rows = writer.binary("sub", self.rows_end, at.row)
         heights = partial_heights(shape.rows)
 

@@ -127,8 +127,10 @@ class CallEnds:
             choices = self._of_packing(kernel, axis, read) if isinstance(kernel, PackKernel) else None
             if choices is None:
                 choices = self._choices(kernel, axis, written)
+            choices = [end for end in choices if end.more * end.times < self.axes[0][axis]]  # others never end
             if choices:
-                found[axis] = min(choices, key=lambda end: end.times)  # that of an outer dimension leaves out more
+                # That of an outer dimension leaves out more, and so does what is nearer to its size.
+                found[axis] = min(choices, key=lambda end: (end.times, end.more, end.whole, str(end.size)))
         return {axis: end for axis, end in found.items() if _can_end(kernel, axis)}
 
     def _of_packing(self, kernel: PackKernel, axis: int, read: Mapping[int, Ends]) -> list[End] | None:
@@ -403,7 +405,7 @@ def _can_end(kernel: Kernel, axis: int) -> bool:
         plain = kernel.group == 1 and not kernel.outer and kernel.scale_batch is None
         return axis < len(kernel.batch) or plain
     if isinstance(kernel, ConvKernel):
-        return kernel.way != "dot"
+        return kernel.way != "dot" or kernel.schedule.pixels_of == "row"
     if isinstance(kernel, RecurrentKernel):
         return axis == 0  # the number of steps is one that it is given: the last state is that of the last one
     return isinstance(kernel, PoolKernel | WinogradKernel | WeightGradientKernel | DepthwiseWeightKernel)

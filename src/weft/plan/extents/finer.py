@@ -23,8 +23,9 @@ from weft.plan.kernels.walk import cut
 from weft.plan.kernels.winograd import WinogradKernel, winograd_with_ends
 
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
-SHARES, ATTENTION_ROWS = 16, 32  # tiles of a loop, and rows of one of an attention, that lanes share at small sizes too
+SHARES, ATTENTION_ROWS = 128, 32  # tiles of a loop, and rows of one of an attention, that lanes share at small sizes
 LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
+ACROSS = 4  # tiles side by side of a product, which lanes share where there are few rows
 
 
 AS_THEY_ARE = (
@@ -209,7 +210,8 @@ def _finer_product(kernel: GemmKernel, line: int, block: int) -> GemmKernel:
     if kernel.inner * kernel.columns * DTYPE_BYTES[kernel.element] > FAR_BYTES:
         down = min(schedule.tile_row_blocks, -(-FAR_ROWS // schedule.block_rows))
         return replace(kernel, schedule=replace(schedule, tile_row_blocks=down))
-    across = cut(panels, max(1, min(panels, schedule.tile_panels * schedule.tile_row_blocks))).size
+    most = min(-(-panels // ACROSS), schedule.tile_panels * schedule.tile_row_blocks)
+    across = cut(panels, max(1, most)).size
     rows = min(block, schedule.block_rows)
     return replace(kernel, schedule=replace(schedule, block_rows=rows, tile_row_blocks=1, tile_panels=across))
 

@@ -236,7 +236,7 @@ class _Needs:
         block = self.block if not ends else 0
         finer = replace(ended, kernel=finer_tiles(ended.kernel, self._line(call, written), block))
         units = _Units(finer, MOST_UNITS)
-        least = {size: units.least(written, size) for size in common}
+        least = {size: units.least(written, size) for size in sorted(common, key=str)}
         self._read(finer, units, least, ends)
         return replace(finer, needed=units.tiles(self.holders, least)) if any(map(np.any, least.values())) else ended
 

@@ -93,11 +93,16 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tiles [begin, end) of a call, run by a lane."""
+    """Tiles [begin, end) of a call, run by a lane.
+
+    A `share` is a number and of how many: such a lane runs that one of so many parts of these tiles, which together are
+    all of them. Which those are is found when it runs, by the sizes of the call of the program.
+    """
 
     call: int
     begin: int
     end: int
+    share: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

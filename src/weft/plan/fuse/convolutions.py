@@ -153,8 +153,8 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     weight = source.leaf
     sizes, groups = _sizes(value), value.attributes["groups"]
     depthwise = _is_depthwise(value)
-    along_inputs = groups == 1 and not fusion.varies and goes_along_inputs(sizes, fusion.assembly.target)
-    bordered = has_border(value, fusion.assembly.target, varies=fusion.varies)
+    along_inputs = groups == 1 and goes_along_inputs(sizes, fusion.assembly.target)
+    bordered = has_border(value, fusion.assembly.target)
     limits = fusion.limits(value)
     if limits:
         sizes = replace(sizes, limited=fusion.limited[value].limited)
@@ -205,17 +205,17 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     return made.lazy()
 
 
-def has_border(value: Value, target: Target, *, varies: bool) -> bool:
+def has_border(value: Value, target: Target) -> bool:
     """Whether a convolution is computed inside a border of zeros, if its windows see what is outside.
 
-    So are those of integers of 8 bits. Where sizes vary none is computed along its inputs: loops do not end there.
+    So are those of integers of 8 bits.
     """
     if value.op != "convolution":
         return False
     if dtype_of(value) == "i32":
         return True
     sizes = _sizes(value)
-    along_inputs = not varies and goes_along_inputs(sizes, target)
+    along_inputs = goes_along_inputs(sizes, target)
     return value.attributes["groups"] == 1 and (along_inputs or wants_border(sizes, target))
 
 

@@ -78,7 +78,7 @@ class Fuser(Fusion):
         self._unread: set[Value] = set()  # what convolutions and poolings have no need of
         for value in region.values:
             found = limited_images(value)
-            if found is not None and not has_border(value, target, varies=varies):
+            if found is not None and not has_border(value, target):
                 self._end_at(value, found)
 
     def _end_at(self, value: Value, found: LimitedImages) -> None:

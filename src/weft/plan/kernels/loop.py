@@ -32,6 +32,7 @@ LONG_BODY = 24
 SHUFFLE_CYCLES = 2.0  # of a vector that is interleaved with others
 LARGEST_BLOCK = 16
 MOST_INTERLEAVED = 4
+LEAST_LINE = 16  # rows that are worth a tile of their own
 # Turned parts lie on the stack: a square of 64 numbers of 8 bytes and its margin are 50 KB.
 MOST_TURNED = 2
 
@@ -99,8 +100,16 @@ class LoopKernel(Space, Kernel):
 
     @property
     def line(self) -> int:
-        """Count the rows that tiles cut into: all of them, or those of the last but one dimension if inputs turn."""
-        return self.sizes[-2] if self.schedule.transposed or self.schedule.interleaved else self.rows
+        """Count the rows that tiles cut into: all of them, or those of the last but one dimension.
+
+        So it is if inputs turn, or if that dimension ends: a tile that is wholly beyond is left out at once.
+        """
+        return self.sizes[-2] if self.schedule.transposed or self.schedule.interleaved or self._rows_end else self.rows
+
+    @property
+    def _rows_end(self) -> bool:
+        row = len(self.sizes) - 2
+        return row > 0 and row in self.ends and self.sizes[row] >= LEAST_LINE
 
     @property
     def row_tiles(self) -> int:

@@ -21,7 +21,7 @@ from weft.plan.form.dependencies import Footprints, Touch, TouchHistory, lanes_o
 from weft.plan.form.plan import Plan, Run, Wait
 from weft.plan.memory.arena import live_bytes
 from weft.plan.schedule.cost import MachineModel, PlanCosts, work_before
-from weft.plan.schedule.turns import parts_in_turns
+from weft.plan.schedule.shares import is_shared
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 
@@ -46,6 +46,7 @@ class CallCosts:
         self.footprints = footprints
         self.model = model
         self.tiles = [call.kernel.tile_count for call in plan.calls]
+        self.shared = list(map(is_shared, plan.calls))
         self.parts = [costs.cost(call, footprints.boxes_of(number)) for number, call in enumerate(plan.calls)]
         self._before = [work_before(call.kernel) for call in plan.calls]
         self.whole = [self.seconds(number, 0, tiles, 1) for number, tiles in enumerate(self.tiles)]
@@ -102,6 +103,8 @@ class Timetable:
         self._needs: dict[Tiles, Needs] = {}
         self._askers: dict[int, list[Tiles]] = {}  # by buffer
         self._history: TouchHistory[tuple[int, int]] = TouchHistory(footprints)
+        # Shares may be any tiles, and touch all that a call does; what lanes hand over is as at the largest sizes.
+        self._handed = TouchHistory[tuple[int, int]](footprints) if any(costs.shared) else self._history
 
     @property
     def end(self) -> float:
@@ -124,9 +127,11 @@ class Timetable:
 
     def _find_needs(self, touches: tuple[Touch, ...]) -> Needs:
         counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
-        for (lane, position), handed in self._history.before(touches):
+        before = self._history.before(touches)
+        for (lane, position), _ in before:
             if position >= counts[lane]:
                 counts[lane] = position + 1
+        for (lane, _), handed in before if self._handed is self._history else self._handed.before(touches):
             if handed is not None:
                 read[lane] += min(handed[0].bytes, handed[1].bytes)
         return Needs(tuple(counts), tuple(read))
@@ -157,17 +162,24 @@ class Timetable:
     def put(self, call: int, shares: Sequence[Share]) -> None:
         """Share a call out."""
         needed = [self.needs(call, begin, end) for _, begin, end in shares]
-        for (lane, begin, end), needs in zip(shares, needed, strict=True):
+        tiles, is_shared = self.costs.tiles[call], self.costs.shared[call] and len(shares) > 1
+        if is_shared:
+            counts = self.needs(call, 0, tiles).counts
+            needed = [replace(needs, counts=counts) for needs in needed]
+        for number, ((lane, begin, end), needs) in enumerate(zip(shares, needed, strict=True)):
             start = self.start(lane, needs)
             self._wait(lane, needs)
-            self.items[lane].append(Run(call, begin, end))
+            run = Run(call, 0, tiles, (number, len(shares))) if is_shared else Run(call, begin, end)
+            self.items[lane].append(run)
             self.free[lane] = start + self.costs.seconds(call, begin, end, len(shares))
             self._started[lane].append(start)
             self._finished[lane].append(self.free[lane])
             self._clocks[lane].append(tuple(self._known[lane]))
             self._known[lane][lane] += 1
-            touches = self.footprints.of(call, begin, end)
-            self._history.add((lane, len(self._finished[lane]) - 1), touches)
+            place, touches = (lane, len(self._finished[lane]) - 1), self.footprints.of(call, run.begin, run.end)
+            self._history.add(place, touches)
+            if self._handed is not self._history:
+                self._handed.add(place, self.footprints.of(call, begin, end))
             for buffer in {touch.buffer for touch in touches}:
                 for asker in self._askers.pop(buffer, ()):
                     self._needs.pop(asker, None)
@@ -199,7 +211,7 @@ class Timetable:
         def renumbered(item: Run | Wait) -> Run | Wait:
             if isinstance(item, Wait):
                 return Wait(lanes[item.lane], item.count)
-            return Run(calls[item.call], item.begin, item.end)
+            return replace(item, call=calls[item.call])
 
         plan = self.footprints.plan
         return replace(
@@ -410,7 +422,7 @@ class _Scheduler:
                 work += self.costs.whole[number]
             number, shares = self._filling(ready) or (heappop(ready)[1], [])
             work -= self.costs.whole[number]
-            self.table.put(number, self._mixed(number, shares or self._shares(number, work)))
+            self.table.put(number, shares or self._shares(number, work))
             done[number] = True
             while first < len(done) and done[first]:
                 first += 1
@@ -419,15 +431,6 @@ class _Scheduler:
                 if waiting[follower] == 0:
                     heappush(later, follower)
         return self.table
-
-    def _mixed(self, call: int, shares: list[Share]) -> list[Share]:
-        """Give lanes several parts of a call in turn where calls of small sizes need its first tiles alone."""
-        plan = self.table.footprints.plan
-        if len(shares) < 2 or (plan.calls[call].needed is None and not plan.calls[call].ends):
-            return shares
-        lanes = [lane for lane, _, _ in shares]
-        parts = parts_in_turns(plan.calls[call], len(lanes))
-        return self._cut(call, [lanes[at % len(lanes)] for at in range(len(parts))], parts)
 
     def _filling(self, ready: list[tuple[float, int]]) -> tuple[int, list[Share]] | None:
         """Take a call for the time in which a lane would wait for the most urgent one; None if nothing fits."""
@@ -474,10 +477,13 @@ class _Scheduler:
         """Give ways to share a call out over so many lanes: evenly, and so that all end at the same time.
 
         Even shares of calls that follow each other touch the same bytes, so that lanes need not wait for each other.
+        Where sizes vary all shares are even.
         """
         tiles, free = self.costs.tiles[call], self.table.free
         lanes = sorted(sorted(self.table.lanes, key=lambda lane: (free[lane], lane))[:count])
         yield self._cut(call, lanes, [1 / count] * count)
+        if self.costs.shared[call]:
+            return
         seconds = self.costs.seconds(call, 0, tiles, count)
         if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < max(1 / tiles, LEAST_GAIN) * seconds:
             return

@@ -1,0 +1,80 @@
+"""Machine code finds the same shares of tiles as `first_tile`, of loops that end and of ranges that are needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from weft.plan.form.plan import Buffer, KernelCall, Location, LoopEnd, NeededTiles, Plan, Run
+from weft.plan.kernels.expression import Instruction, View
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.schedule.shares import first_tile, tile_axes
+from weft.runtime.executable import NativeExecutable
+from weft.target import host_target
+
+TARGET = host_target()
+TEXTS, ROWS, COLUMNS = 4, 12, 32
+UNTOUCHED = -7.0
+
+
+def negated(row_tile: int, ends: tuple[int, ...] = ()) -> LoopKernel:
+    sizes = (TEXTS, ROWS, COLUMNS)
+    view = View("f32", (ROWS * COLUMNS, COLUMNS, 1))
+    expression = LoopExpression("negated", sizes, (view,), (view,), (Instruction("neg", (0,), "f32"),), (1,))
+    kernel = plan_loop(expression, TARGET)
+    schedule = replace(kernel.schedule, row_tile=row_tile, column_tile=COLUMNS)
+    return replace(kernel, sizes=sizes, outputs=(view,), inputs=(view,), ends=ends, schedule=schedule)
+
+
+def plan_of(call: KernelCall, *shares: tuple[int, int]) -> Plan:
+    """The call, of which each lane runs one of the shares given: the others nobody runs."""
+    size = 4 * TEXTS * ROWS * COLUMNS
+    return Plan(
+        buffers=(Buffer("input", 0, size), Buffer("output", 0, size), Buffer("input", 1, 4), Buffer("input", 2, 4)),
+        calls=(call,),
+        lanes=tuple((Run(0, 0, call.kernel.tile_count, share),) for share in shares),
+    )
+
+
+def rows_done(plan: Plan, texts: int, rows: int) -> list[tuple[int, int]]:
+    run = NativeExecutable(plan, TARGET)
+    given, out = torch.ones(TEXTS, ROWS, COLUMNS), torch.full((TEXTS, ROWS, COLUMNS), UNTOUCHED)
+    numbers = [torch.tensor(number, dtype=torch.int32) for number in (texts, rows)]
+    assert run([given, *numbers], [out])
+    assert ((out == UNTOUCHED) | (out == -1)).all()
+    return [(text, row) for text in range(TEXTS) for row in range(ROWS) if (out[text, row] == -1).all()]
+
+
+@pytest.mark.parametrize("row_tile", [1, 3, 4, 12])
+def test_loops_that_end(row_tile: int) -> None:
+    kernel, of = negated(row_tile, (0, 1)), 3
+    ends = (LoopEnd(2, 0, 1, TEXTS), LoopEnd(3, 0, 1, ROWS))
+    call = KernelCall(kernel, (Location(1),), (Location(0),), ends=ends)
+    plan, axes = plan_of(call, (0, of), (2, of)), tile_axes(call)
+    for texts, rows in [(0, 0), (1, 1), (1, 12), (2, 5), (3, 7), (4, 12), (9, 99)]:
+        needed = [axis.needed([min(texts, TEXTS), min(rows, ROWS)]) for axis in axes]
+        first, second = (first_tile(axes, needed, (number, of), kernel.tile_count) for number in (1, 2))
+        tiles = [tile for tile in range(kernel.tile_count) if not first <= tile < second]
+        flat = [place for tile in tiles for place in range(tile * row_tile, (tile + 1) * row_tile)]
+        wanted = [divmod(place, ROWS) for place in flat]
+        assert rows_done(plan, texts, rows) == [(text, row) for text, row in wanted if text < texts and row < rows]
+
+
+def test_ranges_that_are_needed() -> None:
+    kernel = negated(1)
+    needed = NeededTiles((2, 3), (0, 5, 17, 20, 48), ((0, 2, -1, 4), (-1, 0, 3, -1)))
+    call = KernelCall(kernel, (Location(1),), (Location(0),), needed=needed)
+    for texts, rows in [(0, 0), (1, 1), (3, 1), (3, 4), (5, 9), (1, 9)]:
+        ranges = [
+            range(begin, end)
+            for begin, end, one, two in zip(needed.starts, needed.starts[1:], *needed.least, strict=False)
+            if texts > one and rows > two
+        ]
+        tiles = [tile for some in ranges for tile in some]
+        for of, missing in [(2, None), (3, 1)]:
+            shares = [(number, of) for number in range(of) if number != missing]
+            cuts = [len(tiles) * number // of for number in range(of + 1)]
+            wanted = [tile for number, _ in shares for tile in tiles[cuts[number] : cuts[number + 1]]]
+            assert rows_done(plan_of(call, *shares), texts, rows) == [divmod(tile, ROWS) for tile in wanted]

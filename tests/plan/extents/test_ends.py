@@ -1,0 +1,101 @@
+"""A loop ends by the size that leaves out most, whatever order the sizes come in that it could end by."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.ir.extents import Polynomial
+from weft.ir.graph import Value
+from weft.ir.types import NumberType
+from weft.plan.extents.ends import CallEnds
+from weft.plan.extents.hidden import Hidden
+from weft.plan.extents.parts import Part
+from weft.plan.form.plan import KernelCall, Location
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.expression import Instruction, View
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.target import host_target
+
+COUNT = 40
+ITEM = 4  # bytes of a float
+
+
+def size(name: str) -> Polynomial:
+    return Polynomial.atom(Value("input", (), NumberType("int"), name=name))
+
+
+def negated() -> KernelCall:
+    view = View("f32", (1,))
+    expression = LoopExpression("negated", (COUNT,), (view,), (view,), (Instruction("neg", (0,), "f32"),), (1,))
+    return KernelCall(plan_loop(expression, host_target()), (Location(1),), (Location(0),))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_what_never_ends_is_chosen_by_no_order(order: tuple[int, ...]) -> None:
+    places = np.arange(COUNT, dtype=np.int32)
+    parts = [
+        Part(ITEM, size("half"), np.where(places < 8, 0, places // 2).astype(np.int32)),
+        Part(ITEM, size("own"), places),
+        Part(ITEM, size("far"), np.zeros(COUNT, np.int32)),
+    ]
+    call = negated()
+    found = CallEnds(call, Hidden(call, {}, {}), {}).found({0: {parts[at].key: parts[at] for at in order}}, {})
+    assert [(str(end.size), end.more, end.times) for end in found.values()] == [("own", 0, 1)]
+
+
+def calls_of(module: nn.Module, *shapes: tuple[int, ...]) -> list[KernelCall]:
+    net: Any = weft.hybridize(module.eval().forward)
+    with torch.no_grad():
+        for shape in shapes:
+            net(torch.randn(shape))
+    (program,) = net.varying
+    return [call for plan in program.guarded.program.plan.regions for call in plan.calls]
+
+
+def test_a_convolution_to_few_channels_goes_along_its_inputs_and_ends_with_the_image() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 4, 3, padding=1))
+    kernels = [(call.kernel, call.ends) for call in calls_of(module, (1, 3, 50, 61), (1, 3, 64, 80))]
+    ((kernel, ends),) = [
+        (kernel, ends) for kernel, ends in kernels if isinstance(kernel, ConvKernel) and kernel.way == "dot"
+    ]
+    assert kernel.out_channels == 4
+    assert [end.is_exact for end in ends] == [True, True]
+
+
+def test_rows_of_images_are_left_out_by_whole_tiles() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 20, 1))
+    calls = calls_of(nn.Sequential(module, nn.MaxPool2d(2)), (2, 3, 50, 61), (2, 3, 64, 80))
+    loops = [call.kernel for call in calls if isinstance(call.kernel, LoopKernel) and len(call.kernel.sizes) > 2]
+    for kernel in loops:
+        if len(kernel.sizes) - 2 in kernel.ends:
+            assert kernel.line == kernel.sizes[-2]
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 4, 5, 7, 9, 12])
+def test_few_images_are_half_a_block(images: int) -> None:
+    torch.manual_seed(0)
+    module = nn.Conv2d(64, 64, 3, padding=1).eval()
+    net = weft.hybridize(module.forward)
+    with torch.no_grad():
+        for count in (10, 13, images):
+            x = torch.randn(count, 64, 4, 4)
+            torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("out", [1, 4, 32])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_rows_of_any_length_end_in_a_block_or_half_of_one(groups: int, out: int) -> None:
+    torch.manual_seed(1)
+    module = nn.Conv2d(16, out * groups, 3, padding=1, groups=groups).eval()
+    net = weft.hybridize(module.forward)
+    with torch.no_grad():
+        for width in (50, 64, *range(1, 34)):
+            x = torch.randn(1, 16, 5, width)
+            torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)
