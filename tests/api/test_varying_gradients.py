@@ -61,6 +61,28 @@ def test_gradients_are_eager_s_for_all_sizes(name: str, also_inputs: bool) -> No
     assert 1 <= text.count("for sizes") <= 4
 
 
+@pytest.mark.parametrize("name", ["det", "slogdet", "solve"])
+def test_operators_are_told_whether_an_operand_is_contiguous_as_in_eager(name: str) -> None:
+    """The factors that they keep for the backward are those of the matrix or of its transpose, by that."""
+
+    def code(x: torch.Tensor) -> torch.Tensor:
+        corner = x[:, :3, :3]
+        found = torch.linalg.solve(corner, x[:, :3, :2]) if name == "solve" else getattr(torch.linalg, name)(corner)
+        return found[1] if name == "slogdet" else found
+
+    hybrid = weft.hybridize(code)
+    for size in ((2, 5, 4), (3, 6, 7), (2, 3, 3), (4, 5, 8)):
+        x = torch.randn(size)
+        x[:, :3, :3] += 4 * torch.eye(3)
+        grads = []
+        for function in (code, hybrid):
+            given = x.clone().requires_grad_()
+            function(given).sum().backward()
+            grads.append(given.grad)
+        agree(grads[1:], grads[:1])
+    assert "for sizes" in str(weft.explain(hybrid))
+
+
 @pytest.mark.usefixtures("poisoned")
 def test_results_that_the_loss_does_not_use_get_no_gradient() -> None:
     def code(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -172,6 +172,15 @@ def test_what_lies_as_it_should_is_not_copied() -> None:
     assert torch.equal(columns, x[:, :2])
 
 
+def test_gaps_are_where_eager_has_them() -> None:
+    x = torch.randn(8, 3)
+    gaps = torch.ops.weft.cut_to_sizes(x, [8, 3], [5, 2], [5, 2], [~0, 1])
+    assert (gaps.stride(), gaps.data_ptr() == x.data_ptr()) == ((3, 1), True)
+    made = torch.ops.weft.cut_to_sizes(x, [8, 3], [5, 3], [5, 3], [~0, ~1])
+    assert made.stride() == (7, 2)
+    assert torch.equal(made, x[:5])
+
+
 def test_strides_are_those_of_the_order_in_memory() -> None:
     kind = TensorType(F32, (4, 3), (1, 4))
     found = torch.ops.weft.put_in_largest(torch.randn(2, 3), [2, 3], kind.shape, kind.strides)

@@ -49,16 +49,47 @@ LIBRARY.define("put_in_largest(Tensor x, int[] sizes, int[] shape, int[] strides
 def cut_to_sizes(
     x: torch.Tensor, factors: Sequence[int], sizes: Sequence[int], shape: Sequence[int], order: Sequence[int]
 ) -> torch.Tensor:
-    """What counts of a tensor; with an order of dimensions, the outermost first, it lies in memory so, without gaps."""
+    """What counts of a tensor; with an order of dimensions, the outermost first, it lies in memory so.
+
+    A dimension whose elements have something between them is there as `~place`; all others have not.
+    """
     part = _first_of(x if len(factors) == x.dim() else x.reshape(list(factors)), sizes)
     if len(factors) != len(shape):
         part = part.reshape(list(shape))
     if not order:
         return part
-    strides = strides_in(tuple(shape), order)
-    if part.stride() == strides:
-        return part
+    if min(order) < 0:
+        if _lies_with_gaps(part, order):
+            return part
+        strides = _strides_with_gaps(shape, order)
+    else:
+        strides = strides_in(tuple(shape), order)
+        if part.stride() == strides:
+            return part
     return torch.empty_strided(list(shape), strides, dtype=x.dtype, device=x.device).copy_(part)
+
+
+def _lies_with_gaps(part: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether a tensor lies in this order, with gaps where these are to be, and nowhere else."""
+    closest = 1
+    for place in reversed(order):
+        at = max(place, ~place)
+        step, size = part.stride(at), part.shape[at]
+        if size != 1:
+            if step < closest or (step > closest) != (place < 0):
+                return False
+            closest = step * size
+    return True
+
+
+def _strides_with_gaps(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides in an order of dimensions, in which each gap is as small as gaps can be."""
+    strides, closest = [0] * len(shape), 1
+    for place in reversed(order):
+        at = max(place, ~place)
+        strides[at] = closest + (place < 0)
+        closest = strides[at] * max(shape[at], 1)
+    return tuple(strides)
 
 
 def _first_of(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -238,14 +269,20 @@ def is_same_layout(one: Type | None, other: Type) -> bool:
 
 
 def _order(kind: TensorType) -> tuple[int, ...]:
-    """The dimensions of an operand, the outermost in memory first; none where elements stand for several.
+    """The dimensions of an operand as `cut_to_sizes` takes them; none where elements stand for several.
 
-    What eager can view in another shape it need not, inside of the largest: so parts lie without gaps.
+    Operators ask whether an operand is contiguous, and what they give depends on the answer (`linalg.det` gives factors
+    of the matrix or of its transpose); a backward was traced with eager's answer.
     """
     steps = [(today(step), today(size)) for step, size in zip(kind.strides, kind.shape, strict=True)]
     if any(step == 0 and size > 1 for step, size in steps):
         return ()
-    return tuple(sorted(range(kind.rank), key=lambda place: (-steps[place][0], -steps[place][1])))
+    order, closest = [], Polynomial.constant(1)
+    for place in sorted(range(kind.rank), key=lambda place: (steps[place][0], steps[place][1], -place)):
+        size, step = expression_of(kind.shape[place]), expression_of(kind.strides[place])
+        order.append(~place if size.number != 1 and step != closest else place)
+        closest = closest if size.number == 1 else step.times(size)
+    return tuple(reversed(order))
 
 
 def _factors(bounder: Bounder, value: Value, place: int) -> list[tuple[int, Polynomial]]:
