@@ -33,6 +33,15 @@ CASES = {
         lambda x: torch.channel_shuffle(x, 2),
         (torch.ones(2, 4, 3, 5).contiguous(memory_format=torch.channels_last),),
     ),
+    "a quotient that is rounded down, of which one side is repeated": (
+        lambda x, y: torch.floor_divide(x.t(), y) * 2,
+        (torch.ones(5, 10), torch.ones(10, 1)),
+    ),
+    "normal numbers of many means": (lambda x: torch.normal(x.t(), x.t()) * 2, (torch.ones(4, 3),)),
+    "normal numbers of many deviations": (lambda x: torch.normal(0.5, x.t()) * 2, (torch.ones(4, 3),)),
+    "numbers of events": (lambda x: torch.poisson(x.t()) * 2, (torch.ones(4, 3),)),
+    "gamma numbers": (lambda x: torch.distributions.Gamma(x.t(), 2.0).sample() * 2, (torch.ones(4, 3),)),
+    "slopes that are drawn": (lambda x: torch.rrelu(x.t(), training=True) * 2, (-torch.ones(4, 3),)),
     "rms_norm of nothing": (lambda x, w: torch.rms_norm(x, (1,), w), (torch.ones(0, 1), torch.ones(1))),
 }
 

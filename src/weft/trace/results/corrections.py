@@ -34,6 +34,11 @@ def _log_sigmoid(result: Any, _arguments: tuple[Any, ...]) -> Any:
     return output.new_empty(output.shape), rest
 
 
+def _by_rows(result: Any, _arguments: tuple[Any, ...]) -> Any:
+    """The same of operators that draw random numbers, which they do row by row."""
+    return result.new_empty(result.shape)
+
+
 def _attention(result: Any, _arguments: tuple[Any, ...]) -> Any:
     """The kernel puts heads beside each other; the rule keeps the query's order in dimensions of one element."""
     output, rest = result
@@ -68,6 +73,11 @@ CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyT
         "aten._unsafe_view.default": _view,
         "aten.multilabel_margin_loss_forward.default": _multilabel_margin,
         "aten.log_sigmoid_forward.default": _log_sigmoid,
+        "aten.normal.float_Tensor": _by_rows,
+        "aten.normal.Tensor_Tensor": _by_rows,
+        "aten.poisson.default": _by_rows,
+        "aten.rrelu_with_noise.default": _by_rows,
+        "aten._standard_gamma.default": _by_rows,
         "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     }
 )
@@ -76,7 +86,7 @@ CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyT
 def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Where a layout is the operator's own choice, which its rule may tell otherwise, it is asked, with ones."""
     given = [*_leaves(arguments), *_leaves(tuple(keywords.values()))]
-    if torch.Tag.pointwise in operator.tags:
+    if _is_elementwise(operator):
         if not _is_open(result, given):
             return result
         filling = 1
@@ -91,12 +101,17 @@ def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...],
         try:
             found = _asked(operator, (arguments, keywords), functools.partial(_real, filling))
         except (RuntimeError, ValueError, IndexError):
-            if torch.Tag.pointwise in operator.tags:
+            if _is_elementwise(operator):
                 raise
             return result  # it refuses these elements: the rule's strides stand
         strides = [_strides_of(one, real) for one, real in zip(results, found, strict=True)]
     corrected = [_with_strides(one, steps) for one, steps in zip(results, strides, strict=True)]
     return type(result)(corrected) if is_whole else corrected[0]
+
+
+def _is_elementwise(operator: Operator) -> bool:
+    """Whether an operator computes each element of its result from those at the same place."""
+    return torch.Tag.pointwise in operator.tags or operator is torch.ops.aten.floor_divide.default  # has no tag
 
 
 def _asked(operator: Operator, given: tuple[Any, Any], real: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -111,7 +126,7 @@ def _asked_smaller(
     operator: Operator, results: Sequence[Any], given: tuple[Any, Any], filling: int
 ) -> list[tuple[int, ...] | None] | None:
     """The strides of large results, by small ones; None where these do not tell."""
-    if torch.Tag.pointwise not in operator.tags and _stem(operator) not in _KNOWS_NO_SIZES:
+    if not _is_elementwise(operator) and _stem(operator) not in _KNOWS_NO_SIZES:
         return None
     leaves = [*_leaves(given[0]), *_leaves(tuple(given[1].values()))]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
