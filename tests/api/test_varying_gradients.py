@@ -61,6 +61,16 @@ def test_gradients_are_eager_s_for_all_sizes(name: str, also_inputs: bool) -> No
     assert 1 <= text.count("for sizes") <= 4
 
 
+@pytest.mark.parametrize("offset", [1, -2])
+def test_a_diagonal_s_length_is_the_smaller_of_two_sizes(offset: int) -> None:
+    hybrid = weft.hybridize(lambda x: torch.diag_embed(x, offset) * 2)
+    for size in ((5, 4), (8, 6), (7, 5), (6, 9)):
+        x = torch.randn(size, requires_grad=True)
+        hybrid(x).sum().backward()
+        assert torch.equal(x.grad, torch.full(size, 2.0))
+    assert "for sizes" in str(weft.explain(hybrid))
+
+
 @pytest.mark.parametrize("name", ["det", "slogdet", "solve"])
 def test_operators_are_told_whether_an_operand_is_contiguous_as_in_eager(name: str) -> None:
     """The factors that they keep for the backward are those of the matrix or of its transpose, by that."""

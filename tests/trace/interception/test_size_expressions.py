@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import sympy
 from torch.fx.experimental.symbolic_shapes import FloorDiv  # type: ignore[attr-defined]
+from torch.utils._sympy.functions import Max, Min
 
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
-from weft.trace.interception.size_expressions import made_of
+from weft.trace.interception.size_expressions import decided, made_of
 
 
 class Shapes(SimpleNamespace):
@@ -33,6 +34,16 @@ def test_a_size_is_decided_once() -> None:
     assert made_of(sympy.Max(rows, 4), shapes) is first
     assert made_of(sympy.Integer(7), shapes) == 7
     assert len(shapes.asked) == 1
+
+
+def test_what_needs_no_size_to_be_decided_is_decided_right() -> None:
+    """PyTorch's table gives sympy's own truths back as they are."""
+    rows = sympy.Symbol("rows", integer=True, positive=True)
+    shapes = Shapes(rows)
+    shapes.evaluate_expr = lambda expression: expression
+    for sizes in ((rows, rows + 1), (rows + 1, rows)):
+        assert decided(Min(*sizes, evaluate=False), shapes) == rows
+        assert decided(Max(*sizes, evaluate=False), shapes) == rows + 1
 
 
 def test_a_quotient_by_a_number_has_no_parts_to_cancel(monkeypatch: pytest.MonkeyPatch) -> None:

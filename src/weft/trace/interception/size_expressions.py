@@ -95,7 +95,7 @@ def decided(expression: Any, shapes: Any) -> Any:
             return _of_fraction(one, shapes)
         is_largest = name == "Max"
         return reduce(
-            lambda first, other: first if shapes.evaluate_expr(first >= other) is is_largest else other, one.args
+            lambda first, other: first if bool(shapes.evaluate_expr(first >= other)) is is_largest else other, one.args
         )
 
     return expression.replace(lambda one: type(one).__name__ in ("Min", "Max", "FloorDiv", *DOWN), rewritten)
