@@ -17,7 +17,7 @@ from weft.errors import ExecutionError
 from weft.ir.at_sizes import has_extents
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
-from weft.ir.library import Call, Operand, ViewStep, map_arguments
+from weft.ir.library import Call, Operand, ViewStep, is_fresh, map_arguments
 from weft.ir.sharing import looks_elsewhere
 from weft.ir.types import TensorType, TupleType, Type, UnsizedType, strides_in
 from weft.passes.bounding import Bounder
@@ -216,7 +216,8 @@ class TrueSizes:
         if looks_elsewhere(call, value.operands):
             raise UnboundedError(f"{call.target} reads memory as such")
         now = self.bounder.lifted.now
-        written = _Written(self.bounder, [self._cut(now.get(operand, operand)) for operand in value.operands])
+        cut = [self._cut(now.get(operand, operand), is_fresh(call.target)) for operand in value.operands]
+        written = _Written(self.bounder, cut)
         again = Call(
             call.target,
             map_arguments(call.arguments, written.argument),
@@ -229,8 +230,8 @@ class TrueSizes:
         self._results[value] = self.bounder.emit(new)
         return new
 
-    def _cut(self, operand: Value) -> Value:
-        """What counts of an operand."""
+    def _cut(self, operand: Value, with_gaps: bool) -> Value:
+        """What counts of an operand; a view of it need not be possible where gaps are, so there it has none."""
         if operand not in self.bounder.now:
             raise UnboundedError("an operand is not there as such")
         if operand in self.bounder.in_largest:
@@ -252,7 +253,7 @@ class TrueSizes:
         factors = tuple(largest for largest, _ in parts)
         sizes = tuple(written.size(size) for _, size in parts)
         shape = tuple(written.size(expression_of(size)) for size in kind.shape)
-        call = Call(CUT, (Operand(0), factors, sizes, shape, _order(kind)))
+        call = Call(CUT, (Operand(0), factors, sizes, shape, _order(kind, with_gaps)))
         return self._library(call, written.operands, UnsizedType(kind.dtype, kind.device), new)
 
     def _library(self, call: Call, operands: Sequence[Value], kind: Type, like: Value) -> Value:
@@ -268,7 +269,7 @@ def is_same_layout(one: Type | None, other: Type) -> bool:
     return one.dtype is other.dtype and all(expression_of(size) == expression_of(same) for size, same in pairs)
 
 
-def _order(kind: TensorType) -> tuple[int, ...]:
+def _order(kind: TensorType, with_gaps: bool) -> tuple[int, ...]:
     """The dimensions of an operand as `cut_to_sizes` takes them; none where elements stand for several.
 
     Operators ask whether an operand is contiguous, and what they give depends on the answer (`linalg.det` gives factors
@@ -280,7 +281,7 @@ def _order(kind: TensorType) -> tuple[int, ...]:
     order, closest = [], Polynomial.constant(1)
     for place in sorted(range(kind.rank), key=lambda place: (steps[place][0], steps[place][1], -place)):
         size, step = expression_of(kind.shape[place]), expression_of(kind.strides[place])
-        order.append(~place if size.number != 1 and step != closest else place)
+        order.append(~place if with_gaps and size.number != 1 and step != closest else place)
         closest = closest if size.number == 1 else step.times(size)
     return tuple(reversed(order))
 
