@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ import weft
 from weft.api.export import export
 from weft.errors import ExecutionError, UnsupportedError, UsageError, WeftError
 from weft.guards.entry import MISSED, refuse_all
+from weft.ir.graph import Value
+from weft.ir.interpreter import evaluate
 from weft.ir.parser import parse_graph
 from weft.programs.loaded import LoadedProgram
 from weft.programs.parts import ProgramParts, StateTensor
@@ -100,6 +104,25 @@ def test_many_threads_may_make_the_first_call(tmp_path: Path) -> None:
         results = list(pool.map(call, range(8)))
     assert all(torch.equal(result, results[0]) for result in results)
     torch.testing.assert_close(results[0], net(X))
+
+
+def test_what_another_thread_draws_during_a_first_call_stays_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = reloaded(network(), tmp_path)
+    drawn: list[torch.Tensor] = []
+
+    def beside_draws(value: Value, operands: Sequence[Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            drawn.append(pool.submit(torch.rand, 3).result(20))
+        return evaluate(value, operands)
+
+    monkeypatch.setattr("weft.programs.loaded.evaluate", beside_draws)
+    torch.manual_seed(0)
+    program(X)
+    drawn.append(torch.rand(3))
+    torch.manual_seed(0)
+    assert torch.equal(torch.stack(drawn), torch.stack([torch.rand(3) for _ in drawn]))
 
 
 def test_a_call_of_another_form_leaves_the_built_in_function_in_place(tmp_path: Path) -> None:

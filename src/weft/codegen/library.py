@@ -17,6 +17,7 @@ import torch
 
 from weft.codegen.torch_functions import below_autograd
 from weft.errors import source_line
+from weft.ir.generator import generator_state
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results, resolve
@@ -199,7 +200,7 @@ def _emit_constant(writer: _Writer, step: LibraryStep) -> list[str]:
 
 
 def _emit_random_state(writer: _Writer, step: LibraryStep) -> list[str]:
-    return [f"{writer.variables[step.value]} = {writer.constant(torch.get_rng_state)}()"]
+    return [f"{writer.variables[step.value]} = {writer.constant(generator_state)}()"]
 
 
 def _emit_set_random_state(writer: _Writer, step: LibraryStep) -> list[str]:

@@ -14,6 +14,7 @@ from weft.compile.precision import FULL, lowered
 from weft.config import config
 from weft.ir.at_sizes import at_sizes, has_extents
 from weft.ir.extents import Polynomial
+from weft.ir.generator import generator_state
 from weft.ir.graph import Graph, LiftedGraph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import UNDECLARED_WRITES, packet_name
@@ -192,7 +193,7 @@ def drawing_again(run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[A
     """The same of what draws random numbers: behind its inputs is the state of the generator before it ran."""
 
     def again(inputs: Sequence[Any], known: Sequence[Any] = ()) -> Sequence[Any]:
-        now = torch.get_rng_state()
+        now = generator_state()
         torch.set_rng_state(inputs[-1])
         try:
             return run(inputs[:-1], known)

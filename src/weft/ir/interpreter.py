@@ -17,6 +17,7 @@ import torch
 from weft.errors import InternalError, UsageError, WeftError, source_line
 from weft.ir import library
 from weft.ir.attention import ATTENTION_RULES
+from weft.ir.generator import generator_state
 from weft.ir.graph import Graph, Value
 from weft.ir.library import HOLE, Argument, Call, Operand, Path, WrittenArgument, flat_results, map_arguments
 from weft.ir.ops import NUMBER_OPERATORS
@@ -390,7 +391,7 @@ RULES: Mapping[str, Rule] = {
     "library": run_library,
     "update": run_update,
     "item": lambda value, whole: whole[value.attributes["index"]],
-    "random_state": plain(torch.get_rng_state),
+    "random_state": plain(generator_state),
     "set_random_state": set_random_state,
     "cast": attribute(torch.Tensor.to, "dtype"),
     "iota": iota,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.codegen.torch_functions import version_of
+from weft.ir.generator import generator_state
 from weft.lazy_tensors.operators import ARITHMETIC, MASKED_SIZES, does_more
 from weft.lazy_tensors.tensor import PLAIN, SEQUENCES, LazyTensor, TensorMetadata, flat, metadata_of
 from weft.trace.interception.capture import storage_key
@@ -176,9 +177,9 @@ def infer_schema(schema: CallSchema, tensors: Sequence[torch.Tensor], numbers: S
     """Run a call on ordinary tensors, note in its schema what it did, and give its result."""
     before = [(version_of(tensor), tensor.detach().clone(), metadata_of(tensor)) for tensor in tensors]
     nodes = [tensor if tensor.is_leaf else tensor.grad_fn for tensor in tensors]
-    random_state = torch.get_rng_state()
+    random_state = generator_state()
     result = schema.call(tensors, numbers)
-    drew = not torch.equal(random_state, torch.get_rng_state())
+    drew = not torch.equal(random_state, generator_state())
     written = []
     for index, (tensor, (version, content, metadata)) in enumerate(zip(tensors, before, strict=True)):
         if metadata_of(tensor) is not metadata or metadata is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from threading import Lock
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -25,9 +25,11 @@ from weft.guards.guarded import NewResults, TakenLeaves
 from weft.guards.likeness import CallItems, likeness_of
 from weft.guards.words import Words, can_watch
 from weft.ir.extents import Extent
+from weft.ir.generator import generator_put_back
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
+from weft.ir.ops import effect_of
 from weft.ir.printer import name_inputs
 from weft.ir.size_text import extents_of, read_condition, with_sizes
 from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, type_of
@@ -72,7 +74,9 @@ class LoadedGraph:
         self._weights = weights
         self._operators = LibraryExecutable(plan_library(graph))
         self._why_not = _why_not_native(graph)
-        self._lock = Lock()
+        self._draws = any(effect_of(value) == "random" for value in graph.values)
+        # On the other side: another thread's first call, which runs operators and compiles; a finalizer may come again.
+        self._lock = RLock()
         self._planned: CompiledGraph | None = None
         self._is_true = False
 
@@ -81,7 +85,9 @@ class LoadedGraph:
         if self._why_not or not _are_ordinary(inputs):
             return self._operators(inputs)
         if not self._is_true:
-            self.check(inputs)
+            with self._lock:
+                if not self._is_true:
+                    self.check(inputs)
         return self._compiled()(inputs)
 
     def __str__(self) -> str:
@@ -111,8 +117,8 @@ class LoadedGraph:
                 why=self._why_not,
             )
         known = dict(zip(self._graph.inputs, inputs, strict=True))
-        # The run proper draws the same random numbers again.
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        # The run proper draws the same random numbers again; what other threads draw meanwhile is theirs.
+        with torch.no_grad(), generator_put_back() if self._draws else nullcontext():
             for step in self._operators.plan.steps:
                 operands = [known[operand] for operand in step.value.operands]
                 try:

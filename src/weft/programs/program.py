@@ -20,6 +20,7 @@ from weft.errors import UsageError, WeftError, counted
 from weft.files import given_file
 from weft.guards.guarded import NewResults
 from weft.guards.paths_entry import Walked
+from weft.ir.generator import generator_put_back, generator_state
 from weft.ir.graph import Graph
 from weft.ir.ops import effect_of
 from weft.ir.types import CPU, TensorType
@@ -209,7 +210,7 @@ class Program:
         assert not isinstance(forward, PathGraph)  # nobody is given one
         if isinstance(self._execute, VaryingExecutable):
             inputs = self._execute.largest(inputs)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), generator_put_back():
             found = measure_timeline(forward, inputs)
         if path is not None:
             found.save(path)
@@ -296,7 +297,7 @@ class Program:
         """Compute; nothing is written before the end: where the code handles what is raised, Python may run it all."""
         if not self._handles:
             return self._execute(inputs)
-        random = torch.get_rng_state() if self._draws else None
+        random = generator_state() if self._draws else None
         try:
             return self._execute(inputs)
         except (WeftError, OtherOutcome, RefusedError, MemoryError):

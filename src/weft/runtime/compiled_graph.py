@@ -19,6 +19,7 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.errors import ExecutionError
+from weft.ir.generator import generator_put_back
 from weft.ir.graph import Graph, Value
 from weft.ir.library import Operand
 from weft.ir.ops import effect_of
@@ -58,7 +59,7 @@ def run_as_operators(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
     executable = LibraryExecutable(plan_library(graph))
     draws = any(effect_of(value) == "random" for value in graph.values)
     # What was drawn before the region is drawn again; other threads draw from the same generator.
-    with torch.random.fork_rng(devices=[]) if draws else nullcontext():
+    with generator_put_back() if draws else nullcontext():
         found = dict(zip(executable.plan.outputs, executable(inputs), strict=True))
     return tuple(found[root] for root in dict.fromkeys(graph.roots()))
 

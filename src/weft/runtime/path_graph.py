@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from weft.errors import counted
+from weft.ir.generator import generator_state
 from weft.ir.graph import Graph, Value
 from weft.ir.types import NumberType, TensorType, Type
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion
@@ -157,7 +158,7 @@ class PathGraph:
         first = 0
         random = None if before is None else before.random
         if random is None and self._draws:
-            random = torch.get_rng_state()  # a path before this one has drawn nothing
+            random = generator_state()  # a path before this one has drawn nothing
         if before is not None:
             HANDED_OVER.last = None
             if self._takes_over(frame, before):

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from weft.errors import UnsupportedError
+from weft.ir.generator import generator_state
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Done, Forward
 from weft.runtime.differentiable_backward import BackwardOf, BackwardRuns, Compile, Tangents
@@ -32,7 +33,7 @@ class OneBackward(DifferentiableExecutable):
         handed_over = HANDED_OVER.last  # by a path that may have drawn before this one goes on
         random = None if handed_over is None else handed_over.random
         if random is None and self.draws:
-            random = torch.get_rng_state()
+            random = generator_state()
         roots = super().forward(context, inputs, done)
         if random is not None and self.draws and context.given is not None:
             context.given.append((random, random._version))

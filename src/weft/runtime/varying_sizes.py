@@ -11,6 +11,7 @@ import torch
 
 from weft.codegen.torch_functions import below_autograd, tensor_functions
 from weft.ir.extents import Polynomial
+from weft.ir.generator import generator_state
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import apply_rule
 from weft.ir.ops import effect_of
@@ -277,7 +278,7 @@ class VaryingExecutable:
         with below_autograd():  # operators may look at the grad mode, which stays as it is
             own = inputs if self._are_given else [*inputs, *call.numbers]
             given, memories = self._in_largest_form(inputs, call)
-            state = torch.get_rng_state() if self._draws else None
+            state = generator_state() if self._draws else None
             try:
                 with computing(call.work):
                     outputs = self.compiled(given)

@@ -16,6 +16,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.ir.at_sizes import value_at_sizes
+from weft.ir.generator import generator_state
 from weft.ir.graph import Place, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.ops import effect_of
@@ -143,7 +144,7 @@ class RealValues:
         self._inputs = inputs
         self._known: dict[Value, Any] = {}
         self._drawn = 0  # values before this one have drawn what they draw
-        self._random = torch.get_rng_state()
+        self._random = generator_state()
 
     def of(self, value: Value) -> Any:
         """What a value is; nothing of PyTorch may be intercepted meanwhile."""
@@ -153,7 +154,7 @@ class RealValues:
             needed = self._needed([*drawing, value])
             self._drawn = len(self._values)
         given = self._inputs()
-        outside = torch.get_rng_state()
+        outside = generator_state()
         torch.set_rng_state(self._random)
         try:
             with torch.no_grad():
@@ -162,7 +163,7 @@ class RealValues:
                         operands = [self._operand(operand, given) for operand in one.operands]
                         self._known[one] = evaluate(value_at_sizes(one, given), operands)
         finally:
-            self._random = torch.get_rng_state()
+            self._random = generator_state()
             torch.set_rng_state(outside)
         return self._operand(value, given)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
+from weft.ir.generator import generator_state
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
 from weft.trace.interception.capture import generator_key
@@ -66,7 +67,7 @@ class RandomLedger:
         """`places` are those of tensors that the code may reach: some may be states."""
         self._emit = emit
         self._places = places
-        state = torch.get_rng_state()
+        state = generator_state()
         self._current = _fingerprint(state)
         self._before = _OUTSIDE.get(_seed_of(self._current), state)  # another thread may be in the middle of a trace
         self._moments: dict[bytes, Value] = {}
@@ -106,7 +107,7 @@ class RandomLedger:
 
     def restore(self) -> None:
         """Leave the generator as tracing found it; what other threads have drawn since stays drawn."""
-        if self._has_set or not _have_one_seed(_fingerprint(torch.get_rng_state()), _fingerprint(self._before)):
+        if self._has_set or not _have_one_seed(_fingerprint(generator_state()), _fingerprint(self._before)):
             torch.set_rng_state(self._before)
         self._leave()
 
@@ -119,7 +120,7 @@ class RandomLedger:
             self._moments[self._current] = self._emit("random_state", (), self._type)
 
     def _catch_up(self) -> None:
-        state = torch.get_rng_state()
+        state = generator_state()
         now = _fingerprint(state)
         if now == self._current:
             return

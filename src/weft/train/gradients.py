@@ -24,6 +24,7 @@ import torch
 
 from weft.api.step import Step, step
 from weft.devices import Device
+from weft.ir.generator import generator_state
 from weft.lazy_tensors.tasks import operator_cores
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.shares import (
@@ -165,11 +166,11 @@ class LogicalShards:
         before = [(buffer, buffer.clone()) for net in self.replicas.nets for buffer in net.buffers()]
         # Whoever draws outside of a step finds the generator where it was, whichever shard was the last to draw.
         with operator_cores(1), torch.random.fork_rng(devices=gpus):
-            state, self._drew = torch.get_rng_state(), False
+            state, self._drew = generator_state(), False
             results = run_on(work, places)
             if self._draws:
                 self._draws = self._drew
-            elif not torch.equal(torch.get_rng_state(), state):
+            elif not torch.equal(generator_state(), state):
                 self._draws = True
                 for buffer, value in before:
                     buffer.data.copy_(value)
@@ -196,10 +197,10 @@ class LogicalShards:
             with operator_cores(1), torch.enable_grad(), _drawing if self._draws else nullcontext():
                 if self._draws:
                     torch.manual_seed((number * SHARDS + shard) * SEED_STEP % 2**63)
-                    seeded = torch.get_rng_state()
+                    seeded = generator_state()
                 with torch.autocast(device.kind, dtype=cast) if cast is not None else nullcontext():
                     loss, count = summed_loss(loss_fn, called(net, x), y)
-                if self._draws and not torch.equal(torch.get_rng_state(), seeded):
+                if self._draws and not torch.equal(generator_state(), seeded):
                     self._drew = True
             with operator_cores(1):
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)

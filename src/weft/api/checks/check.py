@@ -29,6 +29,7 @@ from weft.api.checks.differences import (
 from weft.api.checks.first_value import FirstValue, first_lost_value, first_wrong_value
 from weft.api.checks.snapshot import Snapshot, TensorContent
 from weft.errors import InternalError, MismatchError, UnsupportedError, UsageError
+from weft.ir.generator import generator_state
 from weft.ir.graph import Graph
 from weft.trace.interception.user_lines import user_stack_level
 
@@ -57,7 +58,7 @@ class Streams:
     """Where the random streams are that belong to the whole process."""
 
     def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
+        self._torch = generator_state()
         self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         self._python = random.getstate()
         numpy: Any = sys.modules.get("numpy")

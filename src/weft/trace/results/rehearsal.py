@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # documented, and not in its list of names
 
+from weft.ir.generator import generator_state
 from weft.ir.library import is_random, is_uninitialised, resolve, written_arguments
 from weft.ir.types import row_major
 from weft.trace.interception.capture import (
@@ -229,7 +230,7 @@ class _Rehearsal:
             if not is_random(self.target):
                 return self.operator(*arguments, **keywords)
             keywords = {name: None if name == "generator" else value for name, value in keywords.items()}
-            state = torch.get_rng_state()
+            state = generator_state()
             try:
                 return self.operator(*arguments, **keywords)
             finally:

@@ -20,6 +20,7 @@ from weft.api.optimizers.several import parts_of
 from weft.document.blocks import Document, Paragraph, facts
 from weft.document.html import notebook
 from weft.errors import CheckpointError, UsageError, counted
+from weft.ir.generator import generator_state
 from weft.train.checkpoints.foreign_file import begins_foreign, begins_mxnet, read_foreign, read_mxnet
 from weft.train.checkpoints.names import MatchReport, canonical_names
 from weft.train.checkpoints.tensor_file import (
@@ -42,7 +43,7 @@ def random_states() -> dict[str, Any]:
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
+        "torch": generator_state(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = list(torch.cuda.get_rng_state_all())
