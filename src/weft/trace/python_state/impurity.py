@@ -238,9 +238,11 @@ def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:
         raise
     if any(pickle.dumps(state_of(source)) != pickle.dumps(state) for source, state in own):
         _refuse_own(own, trace)
-    if _same(before, _states()):
+    after = _states()
+    numpy_moved = not _same_numpy(before[1], after[1])
+    if before[0] == after[0] and not numpy_moved:
         return found
-    look = _Look()
+    look = _Look(numpy=numpy_moved)  # it may have been another thread
     profiler = sys.getprofile()
     sys.setprofile(look)
     try:
@@ -283,16 +285,16 @@ def _refuse_own(own: Sequence[tuple[Any, Any]], trace: Callable[[], object]) -> 
 class _Look:
     """A profiler that notes the lines that draw.
 
-    It sees the calls of Python's generators. It is not told of NumPy's: their state at the next event has changed.
+    It sees the calls of Python's generators. It is not told of NumPy's: their state at the next event has changed,
+    which is looked at only where that is asked for, as it takes a hundred times as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, numpy: bool) -> None:
         self.places: list[Place | None] = []
-        self._numpy = np.random.get_state()
+        self._numpy = np.random.get_state() if numpy else None
 
     def __call__(self, _frame: FrameType, event: str, called: Any) -> None:
-        state = np.random.get_state()
-        if not _same_numpy(self._numpy, state):
+        if self._numpy is not None and not _same_numpy(self._numpy, state := np.random.get_state()):
             self._numpy = state
             self.places.append(user_place())
         elif event == "c_call" and getattr(called, "__self__", None) is OF_PROCESS[0] and called.__name__ in MOVING:
@@ -301,10 +303,6 @@ class _Look:
 
 def _states() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()
-
-
-def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    return one[0] == other[0] and _same_numpy(one[1], other[1])
 
 
 def _same_numpy(one: Any, other: Any) -> bool:
