@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from weft.ir.generator import generator_put_back, generator_state
+from weft.ir.generator import generator_put_back, generator_state, swap_generator_state
 
 # With torch.get_rng_state in its place this does not end: a callback of the garbage collection lets other threads go
 # on while PyTorch has the generator's lock, and one of them waits for it with the interpreter in its hands.
@@ -43,6 +43,12 @@ print("done")
 def test_the_state_is_pytorchs() -> None:
     torch.rand(3)
     assert torch.equal(generator_state(), torch.get_rng_state())
+
+
+def test_a_state_is_set_and_the_one_before_is_given() -> None:
+    before, other = torch.get_rng_state(), torch.Generator().manual_seed(7).get_state()
+    assert torch.equal(swap_generator_state(other), before)
+    assert torch.equal(torch.get_rng_state(), other)
 
 
 def test_what_a_block_draws_is_drawn_again_behind_it() -> None:

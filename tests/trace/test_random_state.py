@@ -86,6 +86,67 @@ def test_traces_that_overlap_leave_the_generator_as_they_found_it(values: Emitte
     assert "set_random_state" not in values.ops()
 
 
+def test_traces_that_overlap_at_the_start_of_a_seed_are_seeded_by_nobody(values: Emitted) -> None:
+    torch.manual_seed(3)
+    one = RandomLedger(values.emit)
+    draw(one)
+    other = RandomLedger(values.emit)
+    draw(other)
+    one.restore()
+    draw(other)
+    other.finish()
+    other.restore()
+    assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(3).get_state())
+    assert "set_random_state" not in values.ops()
+
+
+@pytest.mark.parametrize("drawn_before", [0, 2])
+def test_nobody_draws_the_same_twice_beside_traces_that_overlap(values: Emitted, drawn_before: int) -> None:
+    torch.manual_seed(3)
+    torch.rand(drawn_before)
+    drawn: list[tuple[float, ...]] = []
+
+    def draws_beside() -> None:
+        thread = threading.Thread(target=lambda: drawn.append(tuple(torch.rand(3).tolist())))
+        thread.start()
+        thread.join()
+
+    one = RandomLedger(values.emit)
+    draws_beside()
+    draw(one)
+    draws_beside()
+    other = RandomLedger(values.emit)
+    draws_beside()
+    for ledger in (other, one, one, other):
+        draw(ledger)
+        draws_beside()
+    one.restore()
+    draws_beside()
+    draw(other)
+    draws_beside()
+    other.restore()
+    draws_beside()
+    assert len(set(drawn)) == len(drawn)
+    assert "set_random_state" not in values.ops()
+
+
+def test_first_calls_in_several_threads_draw_for_themselves() -> None:
+    nets = [weft.hybridize(nn.Dropout(0.5)) for _ in range(4)]
+    start, masks = threading.Barrier(len(nets), timeout=60), []
+
+    def call(net: nn.Module) -> None:
+        start.wait()
+        masks.extend(tuple(net(torch.ones(64)).tolist()) for _ in range(3))
+
+    torch.manual_seed(3)
+    threads = [threading.Thread(target=call, args=(net,)) for net in nets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(masks)) == len(masks) == 12
+
+
 def test_going_back_to_a_moment_sets_the_state_saved_there(values: Emitted) -> None:
     ledger = RandomLedger(values.emit)
     moment = torch.get_rng_state()

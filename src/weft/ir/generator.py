@@ -19,6 +19,13 @@ def generator_state() -> torch.Tensor:
     return torch.default_generator.clone_state().get_state()
 
 
+def swap_generator_state(state: torch.Tensor) -> torch.Tensor:
+    """Set the state of the CPU's default generator, and give the one before; hardly any thread draws in between."""
+    before = torch.default_generator.clone_state()
+    torch.default_generator.set_state(state)
+    return before.get_state()
+
+
 @contextmanager
 def generator_put_back() -> Iterator[None]:
     """Let the CPU's default generator stand behind the block where it stood before, as torch.random.fork_rng does."""

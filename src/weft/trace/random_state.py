@@ -5,7 +5,8 @@ ledger therefore sets it by hand, once per random operator, and at the beginning
 it: every moment of the program gets a state of its own. A state that the ledger has seen is a moment of the program
 (fork_rng, checkpointing) and becomes a value saved there; one that a seed gives was set by one, and becomes a constant.
 Any other was kept somewhere, where another one may be at the next call; or another thread has drawn meanwhile, which is
-told by the seed that a state begins with.
+told by the seed that a state begins with. No state is given twice to other threads: whoever draws beside a trace draws
+other numbers than anybody else.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from weft.errors import UnsupportedError
-from weft.ir.generator import generator_state
+from weft.ir.generator import generator_state, swap_generator_state
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
 from weft.trace.interception.capture import generator_key
@@ -31,7 +33,7 @@ Emit = Callable[..., Value]
 BYTES_OF_SEED = 8  # with which a state begins
 OWN_SEEDS = range(1 << 50, 1 << 51)  # far from those that people seed with: a state seen before would be no constant
 _SEEDS = count(OWN_SEEDS.start)
-_OUTSIDE: dict[int, torch.Tensor] = {}  # by the seed of where a trace stands: the state that it puts back
+_STANDING: set[int] = set()  # the seeds of where the traces stand that go on now
 
 
 class OwnGenerators:
@@ -60,6 +62,33 @@ class OwnGenerators:
         return bool(changed)
 
 
+# On the other side: a trace of another thread that sets the generator or puts it back; it waits for nothing meanwhile.
+_setting = RLock()
+
+
+class _Outside:
+    """Where the default generator stands for all but the traces that go on now, in whichever threads."""
+
+    def __init__(self) -> None:
+        self.state = torch.empty(0, dtype=torch.uint8)
+        self.returns = 0  # times that the end of a trace has put it back
+
+    def has_seed_of(self, state: bytes) -> bool:
+        """Whether a state may be where others have drawn to from here."""
+        return _have_one_seed(_fingerprint(self.state), state)
+
+    def put_back(self) -> None:
+        """Let the generator stand there, or where another thread has drawn to since another trace put it back."""
+        self.returns += 1
+        put_back = self.state
+        _note_outside(swap_generator_state(put_back))
+        if self.state is not put_back:
+            torch.set_rng_state(self.state)
+
+
+_OUTSIDE = _Outside()
+
+
 class RandomLedger:
     """Follows the default CPU generator through one trace."""
 
@@ -69,7 +98,10 @@ class RandomLedger:
         self._places = places
         state = generator_state()
         self._current = _fingerprint(state)
-        self._before = _OUTSIDE.get(_seed_of(self._current), state)  # another thread may be in the middle of a trace
+        is_in_trace = _STANDING and _seed_of(self._current) in OWN_SEEDS  # of another thread
+        if not is_in_trace:
+            _OUTSIDE.state = state
+        self._returns = _OUTSIDE.returns
         self._moments: dict[bytes, Value] = {}
         self._type = contiguous(torch.uint8, tuple(state.shape))
         self._has_set = False
@@ -93,8 +125,10 @@ class RandomLedger:
         self._leave()
         seed = next(_SEEDS)
         state = torch.Generator().manual_seed(seed).get_state()
-        self._current, self._has_set, _OUTSIDE[seed] = _fingerprint(state), True, self._before
-        torch.set_rng_state(state)
+        self._current, self._has_set = _fingerprint(state), True
+        with _setting:
+            _STANDING.add(seed)
+            _note_outside(swap_generator_state(state))
 
     def finish(self) -> None:
         """Record a seed that nothing has drawn from yet."""
@@ -102,18 +136,24 @@ class RandomLedger:
 
     def refuse_moment(self, tensor: torch.Tensor) -> None:
         """Refuse a state of the generator that code does anything else with than to set it again."""
-        if _is_state(tensor, self._before) and _fingerprint(tensor) in {self._current, *self._moments}:
+        if _is_state(tensor, _OUTSIDE.state) and _fingerprint(tensor) in {self._current, *self._moments}:
             refuse("random state", user_place())
 
     def restore(self) -> None:
         """Leave the generator as tracing found it; what other threads have drawn since stays drawn."""
-        if self._has_set or not _have_one_seed(_fingerprint(generator_state()), _fingerprint(self._before)):
-            torch.set_rng_state(self._before)
+        with _setting:
+            state = generator_state()
+            now = _fingerprint(state)
+            is_left = not self._has_set or (now not in self._moments and not _is_where_a_seed_leads(state))
+            if is_left and _OUTSIDE.has_seed_of(now):
+                _OUTSIDE.state = state
+            else:
+                _OUTSIDE.put_back()
         self._leave()
 
     def _leave(self) -> None:
         if self._has_set:  # else the moment is another trace's, or none's
-            _OUTSIDE.pop(_seed_of(self._current), None)
+            _STANDING.discard(_seed_of(self._current))
 
     def _save_current(self) -> None:
         if self._current not in self._moments:
@@ -138,18 +178,32 @@ class RandomLedger:
     def _is_of_another_thread(self, state: torch.Tensor, now: bytes) -> bool:
         """Whether another thread has drawn, or follows code as this one does; if so, this goes on from its moment."""
         drawn = _have_one_seed(now, self._current)
-        put_back = _have_one_seed(now, _fingerprint(self._before)) and not _is_where_a_seed_leads(state)
+        returned = self._returns != _OUTSIDE.returns and now == _fingerprint(_OUTSIDE.state)
+        self._returns = _OUTSIDE.returns
+        put_back = returned or (_OUTSIDE.has_seed_of(now) and not _is_where_a_seed_leads(state))
         is_other = drawn or put_back or _seed_of(now) in OWN_SEEDS
-        if now in self._moments or not is_other or self._is_kept(state):
+        if (now in self._moments and not returned) or not is_other or self._is_kept(state):
             return False
         current = torch.Generator().manual_seed(_seed_of(self._current)).get_state()
-        if _fingerprint(current) == self._current:
+        is_seeded = _fingerprint(current) == self._current
+        if not (drawn and is_seeded):
+            _note_outside(state)
+        if is_seeded and _seed_of(self._current) in OWN_SEEDS:
+            self._stand_elsewhere()
+        elif is_seeded:
             torch.set_rng_state(current)
         elif drawn:  # it is as others leave it
             if self._current in self._moments:
                 self._moments[now] = self._moments[self._current]
             self._current = now
         return True
+
+    def _stand_elsewhere(self) -> None:
+        """Let the moment have another state: others may have drawn from this one, and would draw the same again."""
+        self._save_current()
+        value = self._moments[self._current]
+        self.after_random_operator()
+        self._moments[self._current] = value
 
     def _is_kept(self, state: torch.Tensor) -> bool:
         """Whether a tensor that the code may reach is this state."""
@@ -198,6 +252,12 @@ def _seed_of(state: bytes) -> int:
 
 def _have_one_seed(one: bytes, other: bytes) -> bool:
     return one[:BYTES_OF_SEED] == other[:BYTES_OF_SEED]
+
+
+def _note_outside(state: torch.Tensor) -> None:
+    """Note where others have drawn to, if it is that; code may seed as others did, and stands where the seed leads."""
+    if _OUTSIDE.has_seed_of(_fingerprint(state)) and not _is_where_a_seed_leads(state):
+        _OUTSIDE.state = state
 
 
 def _is_where_a_seed_leads(state: torch.Tensor) -> bool:
