@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import weft
 from weft.config import overrides
 from weft.errors import UnsupportedError
+from weft.trace.python_state.draws import DrawnSources
 from weft.trace.random_state import OwnGenerators, RandomLedger
 
 
@@ -128,6 +130,17 @@ def test_nobody_draws_the_same_twice_beside_traces_that_overlap(values: Emitted,
     draws_beside()
     assert len(set(drawn)) == len(drawn)
     assert "set_random_state" not in values.ops()
+
+
+def test_an_interrupt_at_the_end_of_a_trace_leaves_the_generator_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: DrawnSources) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(DrawnSources, "restore", interrupted)
+    before = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        weft.hybridize(nn.Dropout(0.5))(torch.ones(4))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_first_calls_in_several_threads_draw_for_themselves() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.interrupts import interrupts_after
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import Call, is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous
@@ -186,8 +187,7 @@ class Tracer:
         own = self.request.state.homes
         self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, (leaves, flat.objects), own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit, self.request.state.slots)
-        self._generators = OwnGenerators((*self.request.state.generators, *leaves))
-        settings = left_settings()
+        self._generators, settings = OwnGenerators((*self.request.state.generators, *leaves)), left_settings()
         try:
             known = partial(holds_identities, self.request.state.containers.values())
             names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming, known)
@@ -197,13 +197,13 @@ class Tracer:
             self._random.finish()
             self._drawn.finish()
         finally:
-            self._drawn.restore()
-            left = left_settings()
-            if left != settings:
-                put_back(settings)
-            self._random.restore()
-            seeded = self.request.draws and self._generators.restore()
-            self.interception.release()
+            with interrupts_after():  # whoever is interrupted goes on where the generators were before
+                self._drawn.restore()
+                if (left := left_settings()) != settings:
+                    put_back(settings)
+                self._random.restore()
+                seeded = self.request.draws and self._generators.restore()
+                self.interception.release()
         if seeded:
             refuse("generator", None)
         if left != settings:
