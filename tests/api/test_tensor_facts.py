@@ -1120,6 +1120,15 @@ def attribute_after_many(wrap):
 
 
 @case
+def attributes_named_as_ours(wrap):
+    f = wrap(lambda x: x * x.missing + x.real_class if hasattr(x, "missing") else x.put(torch.tensor([1]), ones(1)))
+    t = counting()
+    u = counting()
+    u.missing, u.real_class = 2, 3
+    return [f(t), f(u), f(t), f(u)]
+
+
+@case
 def inference_after_many(wrap):
     f = wrap(lambda x: x * (2 if x.is_inference() else 3))
     with torch.inference_mode():

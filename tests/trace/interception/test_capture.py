@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+import weft
 from weft.ir.types import type_of
-from weft.trace.interception.capture import Interception, storage_key
+from weft.trace.interception.capture import OWN_ATTRIBUTES, Interception, storage_key
 
 Tensors = list[torch.Tensor]
 
@@ -56,3 +57,10 @@ def test_a_tensor_alone_needs_no_conversion_by_pytorch(monkeypatch: pytest.Monke
     for tensor in unusual:
         interception.stand_in(tensor)
     assert len(converted) == len(unusual)
+
+
+def test_what_stand_ins_note_of_their_own_hides_no_attribute_of_tensors() -> None:
+    assert not {name for name in OWN_ATTRIBUTES if hasattr(torch.Tensor, name)}
+    taken = weft.hybridize(lambda x: x.put(torch.tensor([1]), torch.ones(1)), whole=True)
+    x = torch.randn(3)
+    assert torch.equal(taken(x), x.put(torch.tensor([1]), torch.ones(1)))

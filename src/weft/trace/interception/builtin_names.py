@@ -74,7 +74,7 @@ class ClassOf:
 def class_of(thing: Any) -> type:
     """The class of a thing as eager code sees it."""
     if is_stand_in(thing):
-        return vars(thing).get("real_class", torch.Tensor)  # type: ignore[no-any-return]
+        return vars(thing).get("weft_real_class", torch.Tensor)  # type: ignore[no-any-return]
     kind = type(thing)
     return CLASSES.get(kind, kind)
 

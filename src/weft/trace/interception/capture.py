@@ -186,6 +186,7 @@ def is_of_function(node: type) -> bool:
 STAND_IN_ATTRIBUTES = frozenset(
     {*FakeTensor.__annotations__, "fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
 )
+OWN_ATTRIBUTES = ("weft_real_class", "weft_missing", "weft_put")  # ours, by names that no tensor has
 
 
 class ResultStandIn(FakeTensor):
@@ -201,17 +202,17 @@ class ArgumentStandIn(FakeTensor):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        found: type = self.__dict__["real_class"]
+        found: type = self.__dict__["weft_real_class"]
         return found
 
     def __getattr__(self, name: str) -> Any:
-        missing = self.__dict__.get("missing")
+        missing = self.__dict__.get("weft_missing")
         if missing is not None:
             missing(self, name)
-        raise AttributeError(f"'{self.__dict__['real_class'].__name__}' object has no attribute {name!r}")
+        raise AttributeError(f"'{self.__dict__['weft_real_class'].__name__}' object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        put = self.__dict__.get("put")
+        put = self.__dict__.get("weft_put")
         if put is not None and not hasattr(torch.Tensor, name):
             put(self, name)
         super().__setattr__(name, value)
@@ -223,7 +224,7 @@ def dress(stand_in: torch.Tensor, real: torch.Tensor, missing: Any, put: Any) ->
     `missing` hears of attributes that are asked for and not there, `put` of those that are put there.
     """
     own = {name: value for name, value in vars(real).items() if name not in vars(stand_in)}
-    vars(stand_in).update(own, real_class=type(real), missing=missing, put=put)
+    vars(stand_in).update(own, **dict(zip(OWN_ATTRIBUTES, (type(real), missing, put), strict=True)))
     object.__setattr__(stand_in, "__class__", ArgumentStandIn)
 
 

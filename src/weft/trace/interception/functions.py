@@ -20,6 +20,7 @@ from torch.nn import Parameter, functional
 
 from weft.owners import Owner, owner_of
 from weft.trace.interception.capture import (
+    OWN_ATTRIBUTES,
     STAND_IN_ATTRIBUTES,
     ArgumentStandIn,
     ResultStandIn,
@@ -151,7 +152,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor
 
 def has_own_attributes(stand_in: torch.Tensor) -> bool:
     """Whether Python has put attributes on what a stand-in stands for, or on the stand-in."""
-    known = {*STAND_IN_ATTRIBUTES, "real_class", "missing", "put"}
+    known = {*STAND_IN_ATTRIBUTES, *OWN_ATTRIBUTES}
     return any(name not in known and not name.startswith("_") for name in vars(stand_in))
 
 
