@@ -323,7 +323,7 @@ def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> N
 
 
 Given = tuple[Sequence[Register], Sequence[Register]]  # the addresses of a kernel's arguments, and where loops end
-Share = tuple[int, int]  # its number, and of how many
+ShareOf = tuple[int, int]  # the number of a share, and of how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class _CallWriter:
     def _done(self) -> Register:
         return self.writer.stack("i64")
 
-    def run(self, call: KernelCall, begin: int, end: int, share: Share | None = None) -> None:
+    def run(self, call: KernelCall, begin: int, end: int, share: ShareOf | None = None) -> None:
         """Write the call of some tiles of a kernel, or of a share of all."""
         if begin < end:
             addresses = [self.address(place) for place in call.arguments]
@@ -361,7 +361,7 @@ class _CallWriter:
             else:
                 self._run_first(call, (addresses, ends), (begin, end), share)
 
-    def _tiles_of(self, call: KernelCall, ends: Sequence[Register], share: Share) -> tuple[Register, Register]:
+    def _tiles_of(self, call: KernelCall, ends: Sequence[Register], share: ShareOf) -> tuple[Register, Register]:
         """Write where a share of a call's tiles begins and ends, which `first_tile` says."""
         f, axes, tiles, (number, of) = self.writer, tile_axes(call), call.kernel.tile_count, share
         needed = [
@@ -385,7 +385,7 @@ class _CallWriter:
 
         return first(number), first(number + 1)
 
-    def _run_first(self, call: KernelCall, given: Given, tiles: tuple[int, int], share: Share | None) -> None:
+    def _run_first(self, call: KernelCall, given: Given, tiles: tuple[int, int], share: ShareOf | None) -> None:
         """Write the call of some tiles, without those of later positions of the first dimension where that ends."""
         f, (addresses, ends) = self.writer, given
         name, dimensions = self.functions.name(call.kernel), getattr(call.kernel, "ends", ())
@@ -424,7 +424,7 @@ class _CallWriter:
         needed: NeededTiles,
         given: Given,
         tiles: tuple[int, int],
-        share: Share | None,
+        share: ShareOf | None,
     ) -> None:
         """Write the call of those of some tiles that a call of the program needs, or of a share of them."""
         f, (begin, end), name = self.writer, tiles, self.functions.name(call.kernel)

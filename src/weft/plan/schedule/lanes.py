@@ -162,14 +162,14 @@ class Timetable:
     def put(self, call: int, shares: Sequence[Share]) -> None:
         """Share a call out."""
         needed = [self.needs(call, begin, end) for _, begin, end in shares]
-        tiles, is_shared = self.costs.tiles[call], self.costs.shared[call] and len(shares) > 1
-        if is_shared:
+        tiles, found_later = self.costs.tiles[call], self.costs.shared[call] and len(shares) > 1
+        if found_later:
             counts = self.needs(call, 0, tiles).counts
             needed = [replace(needs, counts=counts) for needs in needed]
         for number, ((lane, begin, end), needs) in enumerate(zip(shares, needed, strict=True)):
             start = self.start(lane, needs)
             self._wait(lane, needs)
-            run = Run(call, 0, tiles, (number, len(shares))) if is_shared else Run(call, begin, end)
+            run = Run(call, 0, tiles, (number, len(shares))) if found_later else Run(call, begin, end)
             self.items[lane].append(run)
             self.free[lane] = start + self.costs.seconds(call, begin, end, len(shares))
             self._started[lane].append(start)
