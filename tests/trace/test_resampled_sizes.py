@@ -136,3 +136,12 @@ def test_windows_at_borders_that_vary(pool: nn.Module, channels: int) -> None:
     given = [(torch.randn(2, 3, *sides),) for sides in sides]
     agrees(lambda x: pool(x * 2), given, foreign="pool2d")
     agrees(lambda x: pool(first(x)), given, foreign="pool2d")
+
+
+def test_results_of_one_row_or_column_are_of_the_same_program() -> None:
+    pool, first = nn.MaxPool2d(2, dilation=2), nn.Conv2d(3, 4, 1)
+    with torch.no_grad(), general_alone():
+        net = weft.hybridize(lambda x: pool(first(x)))
+        for sides in ((9, 14), (40, 70), (33, 4), (3, 20), (4, 3)):
+            net(torch.randn(2, 3, *sides))
+        assert len(list(net.varying)) == 1

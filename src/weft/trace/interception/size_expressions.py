@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache, reduce
+from operator import gt, lt
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,10 @@ def decided(expression: Any, shapes: Any) -> Any:
             return _by_parts(one, shapes)
         if name in DOWN:
             return _of_fraction(one, shapes)
-        is_largest = name == "Max"
+        # Of equal ones the last, as numbers come first: 1 or a size, where a stride is of a dimension of one or more.
+        comes_first = gt if name == "Max" else lt
         return reduce(
-            lambda first, other: first if bool(shapes.evaluate_expr(first >= other)) is is_largest else other, one.args
+            lambda first, other: first if bool(shapes.evaluate_expr(comes_first(first, other))) else other, one.args
         )
 
     return expression.replace(lambda one: type(one).__name__ in ("Min", "Max", "FloorDiv", *DOWN), rewritten)
