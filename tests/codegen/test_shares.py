@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,13 +12,26 @@ import torch
 from weft.plan.form.plan import Buffer, KernelCall, Location, LoopEnd, NeededTiles, Plan, Run
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.plan_text import plan_text
+from weft.plan.schedule.cost import default_model
 from weft.plan.schedule.shares import first_tile, tile_axes
+from weft.runtime import lanes
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 
 TARGET = host_target()
 TEXTS, ROWS, COLUMNS = 4, 12, 32
 UNTOUCHED = -7.0
+MOST_CALLS = 400
+
+
+@pytest.fixture(autouse=True)
+def crew() -> Iterator[None]:
+    """Have a crew of two, also where there are fewer cores, and the usual one afterwards."""
+    lanes.stop_crew()
+    lanes.start_crew(2)
+    yield
+    lanes.stop_crew()
 
 
 def negated(row_tile: int, ends: tuple[int, ...] = ()) -> LoopKernel:
@@ -38,8 +53,20 @@ def plan_of(call: KernelCall, *shares: tuple[int, int]) -> Plan:
     )
 
 
-def rows_done(plan: Plan, texts: int, rows: int) -> list[tuple[int, int]]:
-    run = NativeExecutable(plan, TARGET)
+def assert_rows(plan: Plan, texts: int, rows: int, wanted: list[tuple[int, int]]) -> None:
+    """Rows that lanes compute; a call runs all of them where a worker is not free, as on a busy machine."""
+    run, alone = NativeExecutable(plan, TARGET), NativeExecutable(replace(plan, lanes=()), TARGET)
+    everything = rows_done(alone, texts, rows)
+    for _ in range(MOST_CALLS):
+        found = rows_done(run, texts, rows)
+        if found == wanted:
+            return
+        assert found == everything
+        threading.Event().wait(0.005)
+    pytest.fail("no call ran on lanes")
+
+
+def rows_done(run: NativeExecutable, texts: int, rows: int) -> list[tuple[int, int]]:
     given, out = torch.ones(TEXTS, ROWS, COLUMNS), torch.full((TEXTS, ROWS, COLUMNS), UNTOUCHED)
     numbers = [torch.tensor(number, dtype=torch.int32) for number in (texts, rows)]
     assert run([given, *numbers], [out])
@@ -59,7 +86,7 @@ def test_loops_that_end(row_tile: int) -> None:
         tiles = [tile for tile in range(kernel.tile_count) if not first <= tile < second]
         flat = [place for tile in tiles for place in range(tile * row_tile, (tile + 1) * row_tile)]
         wanted = [divmod(place, ROWS) for place in flat]
-        assert rows_done(plan, texts, rows) == [(text, row) for text, row in wanted if text < texts and row < rows]
+        assert_rows(plan, texts, rows, [(text, row) for text, row in wanted if text < texts and row < rows])
 
 
 def test_ranges_that_are_needed() -> None:
@@ -77,4 +104,11 @@ def test_ranges_that_are_needed() -> None:
             shares = [(number, of) for number in range(of) if number != missing]
             cuts = [len(tiles) * number // of for number in range(of + 1)]
             wanted = [tile for number, _ in shares for tile in tiles[cuts[number] : cuts[number + 1]]]
-            assert rows_done(plan_of(call, *shares), texts, rows) == [divmod(tile, ROWS) for tile in wanted]
+            assert_rows(plan_of(call, *shares), texts, rows, [divmod(tile, ROWS) for tile in wanted])
+
+
+def test_a_plan_s_text_has_shares_by_number() -> None:
+    call = KernelCall(
+        negated(4, (0, 1)), (Location(1),), (Location(0),), ends=(LoopEnd(2, 0, 1, 4), LoopEnd(3, 0, 1, 9))
+    )
+    assert "lane 1: 0[share 3 of 3]" in plan_text(plan_of(call, (0, 3), (2, 3)), default_model(TARGET))

@@ -125,6 +125,11 @@ BROKEN: dict[str, tuple[Plan, list[str]]] = {
         replace(PAIR, lanes=((Run(0, 1, 2),),)),
         ["call 0 runs tiles [1, 2) where tile 0 is next", "call 0 has 1 tiles, of which 2 are run"],
     ),
+    "all shares": (replace(PAIR, lanes=((Run(0, 0, 1, (1, 2)),), (Run(0, 0, 1, (0, 2)),))), []),
+    "a share that nobody runs": (
+        replace(PAIR, lanes=((Run(0, 0, 1, (0, 3)),), (Run(0, 0, 1, (2, 3)),))),
+        ["call 0 runs the shares [(0, 3), (2, 3)] of tiles [0, 1)"],
+    ),
     "a call before the first": (
         replace(PAIR, lanes=((Run(0, 0, 1), Run(-1, 0, 1)),)),
         ["call -1 is run, but there is no such call"],

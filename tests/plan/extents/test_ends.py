@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from bench.general import general_alone
+from tests.plan.general_calls import general_calls
 from torch import nn
 
 import weft
@@ -50,18 +51,9 @@ def test_what_never_ends_is_chosen_by_no_order(order: tuple[int, ...]) -> None:
     assert [(str(end.size), end.more, end.times) for end in found.values()] == [("own", 0, 1)]
 
 
-def calls_of(module: nn.Module, *shapes: tuple[int, ...]) -> list[KernelCall]:
-    net: Any = weft.hybridize(module.eval().forward)
-    with torch.no_grad():
-        for shape in shapes:
-            net(torch.randn(shape))
-    (program,) = net.varying
-    return [call for plan in program.guarded.program.plan.regions for call in plan.calls]
-
-
 def test_a_convolution_to_few_channels_goes_along_its_inputs_and_ends_with_the_image() -> None:
     module = nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 4, 3, padding=1))
-    kernels = [(call.kernel, call.ends) for call in calls_of(module, (1, 3, 50, 61), (1, 3, 64, 80))]
+    kernels = [(call.kernel, call.ends) for call in general_calls(module, (1, 3, 50, 61), (1, 3, 64, 80))]
     ((kernel, ends),) = [
         (kernel, ends) for kernel, ends in kernels if isinstance(kernel, ConvKernel) and kernel.way == "dot"
     ]
@@ -70,12 +62,11 @@ def test_a_convolution_to_few_channels_goes_along_its_inputs_and_ends_with_the_i
 
 
 def test_rows_of_images_are_left_out_by_whole_tiles() -> None:
-    module = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 20, 1))
-    calls = calls_of(nn.Sequential(module, nn.MaxPool2d(2)), (2, 3, 50, 61), (2, 3, 64, 80))
+    calls = general_calls(nn.Conv2d(16, 20, 1), (2, 16, 50, 61), (2, 16, 64, 80))
     loops = [call.kernel for call in calls if isinstance(call.kernel, LoopKernel) and len(call.kernel.sizes) > 2]
-    for kernel in loops:
-        if len(kernel.sizes) - 2 in kernel.ends:
-            assert kernel.line == kernel.sizes[-2]
+    ending = [kernel for kernel in loops if len(kernel.sizes) - 2 in kernel.ends]
+    assert ending
+    assert [kernel.line for kernel in ending] == [kernel.sizes[-2] for kernel in ending]
 
 
 @pytest.mark.parametrize("images", [1, 2, 3, 4, 5, 7, 9, 12])
@@ -83,10 +74,11 @@ def test_few_images_are_half_a_block(images: int) -> None:
     torch.manual_seed(0)
     module = nn.Conv2d(64, 64, 3, padding=1).eval()
     net = weft.hybridize(module.forward)
-    with torch.no_grad():
+    with torch.no_grad(), general_alone():
         for count in (10, 13, images):
             x = torch.randn(count, 64, 4, 4)
             torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)
+    assert sum(program.calls.count for program in net.varying) or images == 1
 
 
 @pytest.mark.parametrize("out", [1, 4, 32])
@@ -95,7 +87,7 @@ def test_rows_of_any_length_end_in_a_block_or_half_of_one(groups: int, out: int)
     torch.manual_seed(1)
     module = nn.Conv2d(16, out * groups, 3, padding=1, groups=groups).eval()
     net = weft.hybridize(module.forward)
-    with torch.no_grad():
+    with torch.no_grad(), general_alone():
         for width in (50, 64, *range(1, 34)):
             x = torch.randn(1, 16, 5, width)
             torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)

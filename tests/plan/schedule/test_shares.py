@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 from math import prod
-from typing import Any
 
 import pytest
-import torch
+from tests.plan.general_calls import general_calls
 from torch import nn
 
-import weft
-from weft.plan.form.plan import KernelCall
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import KINDS
 from weft.plan.schedule.shares import FOLLOWED, TileAxis, first_tile, is_shared, tile_axes
@@ -45,15 +42,6 @@ def test_a_step_is_needed_where_any_of_its_places_is() -> None:
     assert TileAxis(3).needed([0]) == 3
 
 
-def general_calls(module: nn.Module, *sizes: tuple[int, ...]) -> list[KernelCall]:
-    net: Any = weft.hybridize(module.eval().forward)
-    with torch.no_grad():
-        for shape in sizes:
-            net(torch.randn(shape))
-    (program,) = net.varying
-    return [call for plan in program.guarded.program.plan.regions for call in plan.calls]
-
-
 NETS = {
     "rows": (nn.Sequential(nn.Linear(96, 200), nn.ReLU(), nn.LayerNorm(200), nn.Linear(200, 48)), (30, 96), (40, 96)),
     "texts": (nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), (3, 20, 64), (8, 30, 64)),
@@ -75,6 +63,7 @@ def test_calls_of_small_sizes_have_shares(name: str) -> None:
     assert shared
     for call in shared:
         axes = tile_axes(call)
+        assert axes or call.needed
         exact = prod(axis.count for axis in axes)
         if isinstance(call.kernel, GemmKernel):
             assert exact == call.kernel.tile_count

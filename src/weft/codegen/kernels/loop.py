@@ -111,9 +111,8 @@ class _LoopWriter:
             number = f.binary("add", start, rows.index)
             inside = None if is_line else self._is_inside(number, before=row + 1)
             with f.only_if(inside) if inside else nullcontext():
-                self._row(
-                    self._at_row(row_coordinates(f, number, self.kernel.sizes[:-1]), rows.index, patch), *patch.columns
-                )
+                at = row_coordinates(f, number, self.kernel.sizes[:-1])
+                self._row(self._at_row(at, rows.index, patch), *patch.columns)
 
     def _last_tile(self, cut: Register | None) -> Register:
         """Give where tiles end, at the latest behind the last row of the first line."""
