@@ -11,7 +11,7 @@ import torch
 
 import weft
 from weft.api.varying import VaryingProgram
-from weft.codegen.calls.region_call import LINE, MOVE_WORDS, MOVED_DIMENSIONS, MoveWord
+from weft.codegen.calls.moves import LINE, MOVE_WORDS, MOVED_DIMENSIONS, MoveWord
 from weft.runtime.moves import LargePlace, Step, joined, places_behind, table_of_moves
 from weft.runtime.varying_sizes import VaryingExecutable
 

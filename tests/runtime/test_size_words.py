@@ -13,7 +13,7 @@ import torch
 from tests.runtime.test_moves import bytes_of
 
 import weft
-from weft.codegen.calls.region_call import MOVE_WORDS, MOVED_DIMENSIONS, MoveWord
+from weft.codegen.calls.moves import MOVE_WORDS, MOVED_DIMENSIONS, MoveWord
 from weft.ir.extents import Polynomial
 from weft.ir.graph import Value
 from weft.ir.size_arithmetic import SizeArithmetic, row_of

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.guards.entry import MISSED
+from weft.guards.entry import MISSED, BoundRun
 from weft.guards.guarded import Guarded
+from weft.guards.known_sizes import KnownSizes
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
 
 MOST_SIZES = 4096  # that are remembered
-CALLS_TO_A_TIMED_ONE = 32
+CALLS_TO_A_TIMED_ONE = 32  # and so many at most that native code runs between two that Python sees
 MOST_SECONDS = 0.1  # of calls of the same sizes, until it is looked again whether another program had better run them
 
 Look = tuple[Any, ...]  # the shapes and strides of what varies
@@ -42,13 +43,14 @@ class Tally:
 class Account:
     """The seconds that calls of the same sizes took since somebody asked, and those of all that are like them."""
 
-    __slots__ = ("calls", "like", "seconds", "steady")
+    __slots__ = ("bound", "calls", "like", "seconds", "steady")
 
     def __init__(self, like: Tally) -> None:
         self.seconds = 0.0
         self.like = like
         self.calls = 0  # since one was timed
         self.steady: Callable[[Sequence[Any]], Any] | None = None
+        self.bound: BoundRun | None = None  # what native code runs of them
 
 
 class SizedCalls:
@@ -70,8 +72,11 @@ class SizedCalls:
         self._tallies: dict[Hashable, Tally] = {}
         self.count = 0  # of calls that it has run
 
-    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
-        """Run the program on its inputs; MISSED where their sizes are not known, or come so often that it counts."""
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = (), known: KnownSizes | None = None) -> Any:
+        """Run the program on its inputs; MISSED where their sizes are not known, or come so often that it counts.
+
+        Native code runs sizes that have come often from then on: they are put into `known`.
+        """
         if self._only is not None:
             tensor = inputs[self._only]
             look: Look = (tensor.shape, tensor.stride())
@@ -85,7 +90,9 @@ class SizedCalls:
             account = self._new_account(look, inputs)
         if account is None or account.seconds > MOST_SECONDS or account.like.seconds > MOST_SECONDS:
             return MISSED
-        account.calls += 1
+        unseen = 0 if account.bound is None else account.bound.may_run_on()
+        account.calls += 1 + unseen
+        self.count += unseen
         if account.steady is not None and account.calls < CALLS_TO_A_TIMED_ONE:
             result = account.steady(inputs)
             if result is not None:
@@ -93,7 +100,9 @@ class SizedCalls:
                 return result
         begin = perf_counter()
         try:
-            result = self._program.run(inputs, containers)
+            result = None if account.steady is None else account.steady(inputs)
+            if result is None:
+                result = self._program.run(inputs, containers)
         except RefusedError:
             return MISSED
         self.count += 1
@@ -103,6 +112,8 @@ class SizedCalls:
         account.calls = 0
         if account.steady is None:
             account.steady = self._program.steady(inputs)
+        elif known is not None:
+            account.bound = known.bind(inputs)
         return result
 
     def note(self, leaves: Sequence[Any]) -> tuple[float, float]:

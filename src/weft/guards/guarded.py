@@ -63,6 +63,9 @@ class Runnable(Protocol):
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
         """Give what runs it as it is bound now; `arguments` are the places of a call that are its first inputs."""
 
+    def bound_at(self, inputs: Sequence[Any], arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """Give what runs calls of the sizes of these inputs, of a program that takes many."""
+
 
 Runs = TypeVar("Runs", bound=Runnable)
 
@@ -146,6 +149,10 @@ class Guarded(Generic[Runs]):
     def bound(self, places: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
         """What runs the program as it is bound now, if there can be such; arguments are in these places of a call."""
         return None if self._memory is not None or self.numbers else self.program.bound(places)
+
+    def bound_at(self, inputs: Sequence[Any], places: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """The same for calls of the sizes of these inputs, of a program that takes many."""
+        return None if self._memory is not None or self.numbers else self.program.bound_at(inputs, places)
 
     def settled_for_paths(self) -> Settled | None:
         """The facts as words, where these tell all that a path relies on before it reads a value."""

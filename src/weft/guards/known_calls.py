@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from weft.guards.back_off import BackOff
 from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_entry, refuse_all
 from weft.guards.guarded import Guarded
+from weft.guards.known_sizes import KnownSizes
 from weft.guards.likeness import NOTHING, CallItems, Likeness, likeness_of
 from weft.guards.paths_entry import PathsEntry
 from weft.trace.signature import can_be_free
@@ -22,8 +24,8 @@ class SizedRun(Protocol):
     def varying(self) -> Mapping[int, Collection[int]]:
         """Leaves of a call, and their dimensions that vary."""
 
-    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
-        """Run the program on its inputs."""
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = (), known: KnownSizes | None = None) -> Any:
+        """Run the program on its inputs, and let native code run calls of sizes that have become known."""
 
 
 class KnownCall:
@@ -36,11 +38,15 @@ class KnownCall:
         runner = _Runner(guarded, likeness, told, guarded.program.run if sized is None else sized.run)
         program = guarded.program
         # A program that is not native from end to end runs at once, without a look at whether it could be bound.
-        is_plain = not (guarded.outcomes or guarded.numbers) and told is guarded.told and sized is None
-        runs = runner.run if is_plain and program.may_be_bound else runner.run_unbound
+        is_plain = not (guarded.outcomes or guarded.numbers) and told is guarded.told
+        runs, self._bound = runner.run_unbound, runner.bound
+        if is_plain and sized is not None:
+            known = KnownSizes(guarded, likeness, told)
+            runs, self._bound = partial(sized.run, known=known), known.bound
+        elif is_plain and program.may_be_bound:
+            runs = runner.run
         ways = Ways(told, runs, runner.check, program.needs_containers)
-        self._bound = runner.bound
-        self.entry: Entry = make_entry(likeness, guarded.taken, ways, runner.bound)
+        self.entry: Entry = make_entry(likeness, guarded.taken, ways, self._bound, by_sizes=sized is not None)
 
     @property
     def is_bound(self) -> bool:

@@ -43,7 +43,8 @@ NOTHING: Mapping[int, Collection[int]] = MappingProxyType({})
 class Likeness:
     """What a call looks like: its words, and what of it has none. It keeps no argument of the call but constants.
 
-    `leaves` and `containers` are places among the items; `tensors` are places among the leaves.
+    `leaves` and `containers` are places among the items; `tensors` are places among the leaves. `size_words` are of the
+    tensors that vary: places among the items, and offsets in these of words that are not compared.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Likeness:
             for number, some in varying.items()
             if number not in numbers
         }
+        self.size_words = [(place, at) for place, words in sized.items() for at in sorted(words or ())]
         self.is_told_by_words = all(place in looked_at for place in sized) and None not in sized.values()
         looks = [
             (kept, word(tensor._cdata + at) & kept)

@@ -311,8 +311,7 @@ class Program:
         It gives None where `run` has to.
         """
         execute = self._execute
-        is_new = self._is_new and not self.needs_containers
-        if not is_new or self._handles or autocast_now() is not None or not isinstance(execute, VaryingExecutable):
+        if not self._is_steady or not isinstance(execute, VaryingExecutable):
             return None
         run = execute.steady(inputs)
         if run is None:
@@ -321,6 +320,22 @@ class Program:
             return lambda inputs: None if (outputs := run(inputs)) is None else outputs[0]
         build = self._build
         return lambda inputs: None if (outputs := run(inputs)) is None else build(tuple(outputs))
+
+    def bound_at(self, inputs: Sequence[Any], arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """Give what runs calls of the sizes of these inputs as it is bound now, where it may be.
+
+        The first inputs are in these places of a call.
+        """
+        execute = self._execute
+        if not self._is_steady or not isinstance(execute, VaryingExecutable):
+            return None
+        found = execute.bound_at(inputs, arguments)
+        return None if found is None else (found[0], NewResults(found[1], *self._nesting(found[2])))
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether calls of the same sizes may share all that is found out about them."""
+        return self._is_new and not self.needs_containers and not self._handles and autocast_now() is None
 
     def _numbers(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The numbers of a run, and behind them the sizes that vary."""

@@ -60,7 +60,7 @@ class BoundProgram:
     """A program with lasting inputs: `rows` say that they are current, `kept` must live as long as it may run.
 
     `changing` of the code are positions of a call's arguments. `words` is the lasting part of the frame's table, and
-    `pool` has the frames.
+    `pool` has the frames. `moves` are around a program that is bound for some of many sizes.
     """
 
     code: NativeCode
@@ -68,6 +68,7 @@ class BoundProgram:
     words: Sequence[int]
     pool: BlockPool
     kept: object
+    moves: ctypes.Array[ctypes.c_uint64] | None = None
 
 
 def refuse(*_: object) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from struct import Struct, pack_into
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -81,6 +82,7 @@ def computing(work: int) -> Iterator[None]:
         _amount.now = before
 
 
+NONE_FIXED: Mapping[int, int] = MappingProxyType({})
 MovedRunner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], bool]
 
 
@@ -233,15 +235,20 @@ class NativeExecutable:
         if self._program is not None:
             ensure_crew()
 
-    def bound(self, positions: Sequence[int]) -> BoundProgram | None:
+    def bound(self, positions: Sequence[int], fixed: Mapping[int, int] = NONE_FIXED) -> BoundProgram | None:
         """Give what runs the program as it is bound now; `positions` are where a call has its inputs.
 
-        They are below 0 for what it does not take as an argument, which alone may last.
+        They are below 0 for what it does not take as an argument, which alone may last. Inputs that are `fixed` are
+        where these addresses say at all calls.
         """
         binding = self._binding
         if binding is None or binding.code is None or any(positions[index] >= 0 for index in self.lasting):
             return None
-        changing = tuple((positions[index], size) for index, size in binding.code.changing)
+        if not fixed.keys().isdisjoint(self.lasting):
+            return None
+        changing = tuple(
+            (fixed[index], 0) if index in fixed else (positions[index], size) for index, size in binding.code.changing
+        )
         rows = binding.rows if self._program is None else [*binding.rows, crew_row()]
         return BoundProgram(
             replace(binding.code, changing=changing), rows, binding.words, self._pool, kept=(self, binding)

@@ -17,6 +17,7 @@ from weft.passes.within import Within, expression_of
 from weft.runtime.moves import Step, extent_bytes
 from weft.runtime.new_tensors import OutputType
 
+ONE = Polynomial.constant(1)
 MOST_BUFFERS = 4  # that wait for the next call; as many calls at once take no new memory
 Taker = tuple[tuple[int, ...], tuple[int, ...], Any]  # the shape, the strides, and what takes a part
 
@@ -32,6 +33,11 @@ class SizeStep:
     def at(self, numbers: dict[Value, int]) -> Step:
         """The same for a call's sizes."""
         return value_of(self.count, numbers), self.large, value_of(self.own, numbers)
+
+
+def lie_there(steps: Sequence[SizeStep]) -> bool:
+    """Whether a tensor of any size lies as it would in larger memory."""
+    return all(step.count == ONE or step.own.number == step.large for step in steps)
 
 
 class VaryingInput:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import torch
 
-from weft.codegen.calls.region_call import LINE, MOVED_DIMENSIONS
+from weft.codegen.calls.moves import DESCRIPTION, LINE, MOVED_DIMENSIONS
 from weft.plan.form.plan import BufferKind
 from weft.runtime.arena import block_pool
+from weft.runtime.binding import BoundProgram
 from weft.runtime.built_in import table_of
 from weft.runtime.executable import NativeExecutable, Words
 from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType
@@ -92,6 +93,7 @@ class MovedCode:
     def __init__(self, executable: NativeExecutable, order: Sequence[int], kinds: Sequence[OutputType]) -> None:
         """`order` says which of the inputs given are the region's; `kinds` is what it gives."""
         self._executable = executable
+        self._order = tuple(order)
         self._pick = itemgetter(*order) if len(order) > 1 else lambda given: [given[place] for place in order]
         self.kinds = tuple(kinds)
         self._pool = block_pool(executable.frame_bytes)
@@ -99,16 +101,16 @@ class MovedCode:
         self._tight = {(buffer.kind, buffer.index) for buffer in buffers}
 
     def place(
-        self, inputs: Mapping[int, int], cleared: Collection[int], outputs: Sequence[int]
+        self, inputs: Mapping[int, int], cleared: Collection[int], outputs: Mapping[int, int]
     ) -> tuple[dict[int, LargePlace], dict[int, LargePlace]] | None:
-        """Give places to the largest forms of some inputs, with their bytes, and of some outputs.
+        """Give places to the largest forms of some inputs and of some outputs, with their bytes.
 
         None where native code cannot make what the region gives, or where an input is one that lasts.
         """
         slots = [self._executable.input_slot(index) for index in inputs]
         if None in slots or any(kind.dtype not in TYPE_NUMBERS for kind in self.kinds):
             return None
-        sizes = [*inputs.values(), *(extent_bytes(self.kinds[index]) for index in outputs)]
+        sizes = [*inputs.values(), *outputs.values()]
         offsets, end = places_behind(self._executable.frame_bytes, sizes)
         self._pool = block_pool(end)
         before = {
@@ -124,6 +126,13 @@ class MovedCode:
     def is_tight(self, kind: BufferKind, index: int) -> bool:
         """Whether nothing of an input or output is touched beyond the sizes of a call."""
         return (kind, index) in self._tight
+
+    def room(self, kind: BufferKind, index: int, size: int, *, always: bool) -> int:
+        """How much larger memory an input or output needs, of so many bytes at most.
+
+        It needs none where tensors `always` lie as they would there, and code touches nothing beyond them.
+        """
+        return 0 if always and self.is_tight(kind, index) else size
 
     def moves(
         self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None], work: int
@@ -145,6 +154,25 @@ class MovedCode:
         """Give what runs it for calls of some sizes; `tail` stands behind the inputs of each call."""
         run, pick, behind = self._executable.moved_runner(self._pool, moves), self._pick, tuple(tail)
         return lambda inputs, outputs: run(pick([*inputs, *behind]), outputs)
+
+    def bound(self, arguments: Sequence[int], inputs: int, tail: Sequence[Any], moves: Words) -> BoundProgram | None:
+        """Give what runs it as it is bound now, for calls of some sizes; the first inputs are `arguments` of a call.
+
+        There are so many inputs, and then the `tail`; of what is in it, tensors stay where they are.
+        """
+        count, positions, fixed = len(arguments), [], {}
+        for place, index in enumerate(self._order):
+            positions.append(arguments[index] if index < count else count - 1 - index)
+            if index >= inputs:
+                thing = tail[index - inputs]
+                if not isinstance(thing, torch.Tensor):
+                    return None
+                fixed[place] = thing.data_ptr()
+        found = self._executable.bound(positions, fixed)
+        if found is None:
+            return None
+        code = replace(found.code, description=moves[DESCRIPTION] or found.code.description)
+        return replace(found, code=code, pool=self._pool, kept=(found.kept, tuple(tail)), moves=moves)
 
     def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: Words) -> bool:
         """Run it, if what lasts is as it was."""

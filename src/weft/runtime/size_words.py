@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.region_call import MOVE_WORDS, MOVED_DIMENSIONS
+from weft.codegen.calls.moves import MOVE_WORDS, MOVED_DIMENSIONS
 from weft.ir.extents import Polynomial
 from weft.ir.size_arithmetic import SizeArithmetic, row_of
 from weft.runtime.built_in import table_of
-from weft.runtime.large_forms import ResultPart, SizeStep
+from weft.runtime.large_forms import ONE, ResultPart, SizeStep, lie_there
 from weft.runtime.moves import LargePlace
 from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType, native_maker
 
@@ -34,7 +34,6 @@ SCALARS = {
     torch.bool: "?7x",
 }
 """How a number of each type is a word."""
-ONE = Polynomial.constant(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,9 @@ class Moved:
 
     def words(self, written: SizeArithmetic) -> list[str] | None:
         """The texts of the words of its move; none where it lies where it is, None where too much lies apart."""
-        steps = [step for step in self.steps if step.count != ONE]
-        if self.place.tight and all(step.own.number == step.large for step in steps):
+        if self.place.tight and lie_there(self.steps):
             return []
+        steps = [step for step in self.steps if step.count != ONE]
         whole, kept = self._joined(steps)
         if len(kept) > MOVED_DIMENSIONS:
             return None

@@ -23,12 +23,13 @@ from weft.passes.true_sizes import PUT, UnforeseenSizesError
 from weft.passes.within import Within
 from weft.plan.extents.computed import KernelWork
 from weft.plan.planned import PlannedRegion
+from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, RefusedError
 from weft.runtime.executable import Words, computing
-from weft.runtime.large_forms import GrowingInput, ResultPart, Taker, VaryingInput, taken, value_of, varies
+from weft.runtime.large_forms import GrowingInput, ResultPart, Taker, VaryingInput, lie_there, taken, value_of, varies
 from weft.runtime.machine import machine_model
 from weft.runtime.memory_layout import object_layout
-from weft.runtime.moves import LargePlace, MovedCode
+from weft.runtime.moves import LargePlace, MovedCode, extent_bytes
 from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.size_words import SCALARS, Moved, Results, SizeWords
 from weft.target import host_target
@@ -158,7 +159,16 @@ class VaryingExecutable:
         read = {order.index(one.index): one for one in self._inputs if one.index in order}
         cleared = frozenset(index for index, one in read.items() if not one.is_float)
         code = MovedCode(executable, order, kinds)
-        places = code.place({index: one.bytes for index, one in read.items()}, cleared, sorted(parts))
+        inwards = {
+            index: code.room("input", index, one.bytes, always=lie_there(one.steps())) for index, one in read.items()
+        }
+        outwards = {
+            index: code.room(
+                "output", index, extent_bytes(kinds[index]), always=lie_there(parts[index].steps(kinds[index]))
+            )
+            for index in sorted(parts)
+        }
+        places = code.place(inwards, cleared, outwards)
         if places is None:
             return None
         self._moved = [(one, places[0][index]) for index, one in read.items()]
@@ -260,6 +270,22 @@ class VaryingExecutable:
             return outputs if in_order else [outputs[place] for place in places]
 
         return steady
+
+    def bound_at(
+        self, inputs: Sequence[Any], arguments: Sequence[int]
+    ) -> tuple[BoundProgram, tuple[OutputType, ...], Sequence[int] | None] | None:
+        """Give what runs it as it is bound now for calls of the sizes of these inputs, where all of it is native code.
+
+        The first inputs are `arguments` of a call. Also what it makes, and where in that the roots are, if in another
+        order.
+        """
+        numbers = self._numbers(inputs)
+        call, code = self._known.get(numbers), self._code
+        if call is None or call.answers is None or call.moves is None or code is None:
+            return None
+        tail = call.scalars if self._are_given else (*numbers, *call.scalars)
+        found = code.bound(arguments, len(inputs), tail, call.moves)
+        return None if found is None else (found, call.answers.types, None if self._in_order else self._outputs)
 
     def _in_largest_form(
         self, inputs: Sequence[Any], call: SizedCall

@@ -6,12 +6,15 @@ of a bytes object with the words of a state, and of what keeps the state's table
 - what the call looks like: names, containers inside of one another, constants, tensors, which of them are one object,
   the modes of the thread; where that is not as expected it gives the object REFUSED, and has done nothing;
 - the words that tell that facts hold; where they differ, or where words cannot tell, `checks(leaves)` is called;
-- the program, native from end to end, where it is bound: it makes the results, runs, and gives them;
+- the program, native from end to end, where it is bound, perhaps for sizes like the call's: it makes the results, runs,
+  and gives them;
 - else `runs(inputs)` is called: the arguments that the program takes, captured tensors, numbers.
 
 Both Python functions get the containers among the arguments too, where the program needs them.
 """
 
+from weft.codegen.calls.known_sizes import find_program, note_run, require_runs
+from weft.codegen.calls.moves import Moves, MovingCall
 from weft.codegen.calls.native_call import (
     ITEMS_OFFSET,
     NULL,
@@ -79,7 +82,7 @@ class _Entry(NativeCall):
         bound, whole = self._only_item(CallWord.BOUND), f.label("whole")
         f.branch_if(self._is_none(bound), self._runs, whole)
         f.begin_block(whole)
-        self._run_bound(items, captured, bound)
+        self._run_bound(items, captured, self._of_sizes(items, bound))
         f.begin_block(self._runs)
         self._call(CallWord.RUNS, self._inputs_list(items, captured), items)
         f.begin_block(self._checks)
@@ -257,6 +260,20 @@ class _Entry(NativeCall):
 
     # -- what is done with it -----------------------------------------------------------------------------------
 
+    def _of_sizes(self, items: Register, bound: Register) -> Register:
+        """Give the bound program, which is that for the sizes of the call where there is a table of such."""
+        # SAFETY: Python's lock is held from here to where the program is, and writes of the table need it, too.
+        f = self.f
+
+        def of_table() -> tuple[Register]:
+            found = find_program(NativeCall(f, self.layout, self._words_of(bound), self._runs), items)
+            require_runs(NativeCall(f, self.layout, self._words_of(found), self._runs))
+            return (found,)
+
+        has_table = f.compare("icmp ne", self.word("i64", CallWord.BY_SIZES), f.integer(0))
+        (program,) = f.either(has_table, of_table, lambda: (bound,))
+        return program
+
     def _run_bound(self, items: Register, captured: Register, bound: Register) -> None:
         """Run a bound program, native from end to end; where it is not current, or busy, Python's function runs."""
         # SAFETY: a reference holds the bound program, and that its tables, captured tensors, code and frame; the frame,
@@ -266,20 +283,18 @@ class _Entry(NativeCall):
         program = _Bound(f, self.layout, self._words_of(bound), self._runs)
         program.require(f.compare("icmp eq", captured, program.word("ptr", CallWord.CAPTURED)))
         program.compare_rows(program.word("ptr", CallWord.ROWS), program.word("i64", CallWord.ROW_COUNT))
+        self.add_reference(bound)  # before anything is made: that may run Python, which may put others in its place
         self._hold_inputs(items, captured, program)
-        place = program.word("ptr", CallWord.FRAME)
-        free = f.emit("i64", f"atomicrmw xchg {place}, i64 0 acquire")
-        program.require(f.compare("icmp ne", free, constant("i64", 0)))
-        self.add_reference(bound)
+        busy, unmade, late, lost, over = map(f.label, ("busy", "unmade", "late", "lost", "over"))
+        free = program.take_frame(busy)
         frame = f.emit("ptr", f"inttoptr {free} to ptr")
-        unmade, late, lost, over = map(f.label, ("unmade", "late", "lost", "over"))
         self._walk(program, (frame, free), (items, captured, bound))
-        results = program.fill(frame, items, captured)
+        results, moves = program.fill(frame, items, captured)
         NativeCall(f, self.layout, program.state, late).require(program.passes_checks(frame))
         # Memory is taken while others run Python: for many results that is as long as a small program.
         thread = self.release_lock()
         number = program.make_results(results, unmade)
-        program.run_without_lock(frame)
+        program.compute(frame, moves)
         self.take_lock(thread)
         program.wrap_results()
         program.give_results(lost, self._result)
@@ -288,17 +303,17 @@ class _Entry(NativeCall):
         program.each_made(number, CallWord.DELETE)
         self.take_lock(thread)
         f.branch(late)
-        f.begin_block(late)
-        f.emit_void(f"store atomic {free}, {place} release, align 8")
-        f.store(self._inputs_list(items, captured), self._inputs)  # while the bound program holds captured tensors
+        f.begin_block(busy)
         self.drop_reference(bound)
         f.branch(self._runs)
+        f.begin_block(late)
+        self._leave(program, free, (items, captured, bound))
         f.begin_block(lost)  # Python has said why
         program.each_made(program.word("i64", CallWord.OUTPUT_COUNT), CallWord.DROP_REFERENCE)
         f.store(NULL, self._result)
         f.branch(over)
         f.begin_block(over)
-        f.emit_void(f"store atomic {free}, {place} release, align 8")
+        program.give_back(free)
         self._finish(program)
         self.drop_reference(bound)
         self._drop_inputs()
@@ -315,7 +330,6 @@ class _Entry(NativeCall):
         f, (frame, free), (items, captured, bound) = self.f, frame_and_free, call
         walks, reached, unwalked, once = map(f.label, ("walks", "reached", "unwalked", "once"))
         lost, over = f.label("lost"), f.label("over")
-        place = program.word("ptr", CallWord.FRAME)
         f.branch_if(f.compare("icmp ne", program.word("i64", CallWord.FIRST), f.integer(0)), walks, once)
         f.begin_block(walks)
         program.fill_places(program.word("ptr", CallWord.VALUES), items, captured)
@@ -331,20 +345,25 @@ class _Entry(NativeCall):
         f.branch(over)
         f.begin_block(unwalked)
         program.delete_handles()
-        f.emit_void(f"store atomic {free}, {place} release, align 8")
-        f.store(self._inputs_list(items, captured), self._inputs)
-        self.drop_reference(bound)
-        f.branch(self._runs)
+        self._leave(program, free, (items, captured, bound))
         f.begin_block(lost)  # Python has said why
         last.each_made(last.word("i64", CallWord.GIVE_COUNT), CallWord.DROP_REFERENCE)
         f.store(NULL, self._result)
         f.branch(over)
         f.begin_block(over)
-        f.emit_void(f"store atomic {free}, {place} release, align 8")
+        program.give_back(free)
         self._finish(last)
         self.drop_reference(bound)
         self._drop_inputs()
         f.begin_block(once)
+
+    def _leave(self, program: "_Bound", free: Register, call: tuple[Register, Register, Register]) -> None:
+        """Let Python's function run the call instead."""
+        items, captured, bound = call
+        program.give_back(free)
+        self.f.store(self._inputs_list(items, captured), self._inputs)  # while the program holds captured tensors
+        self.drop_reference(bound)
+        self.f.branch(self._runs)
 
     def _hold_inputs(self, items: Register, captured: Register, program: NativeCall) -> None:
         """Make the list of inputs where nobody else holds what is in it, or Python takes it in the end."""
@@ -455,29 +474,59 @@ class _Entry(NativeCall):
         return self.f.offset(self.f.load("ptr", self.f.offset(thing, "i8", ITEMS_OFFSET)), "i8", self.layout.content)
 
 
-class _Bound(NativeCall):
-    """Writes what a bound program does: it fills a frame, makes results, and gives them."""
+class _Bound(MovingCall):
+    """Writes what a bound program does: it takes a frame and fills it, makes results, and gives them."""
 
-    def fill(self, frame: Register, items: Register, captured: Register) -> Register:
-        """Write the addresses of arguments and of what lasts into the frame's table; gives where the results' go."""
+    def take_frame(self, busy: str) -> Register:
+        """Take the frame, if nobody else has it, for one more run."""
+        f = self.f
+        free = f.emit("i64", f"atomicrmw xchg {self.word('ptr', CallWord.FRAME)}, i64 0 acquire")
+        NativeCall(f, self.layout, self.state, busy).require(f.compare("icmp ne", free, f.integer(0)))
+        note_run(self)
+        return free
+
+    def give_back(self, free: Register) -> None:
+        """Let others have the frame."""
+        self.f.emit_void(f"store atomic {free}, {self.word('ptr', CallWord.FRAME)} release, align 8")
+
+    def fill(self, frame: Register, items: Register, captured: Register) -> tuple[Register, Moves]:
+        """Write the addresses of arguments and of what lasts into the frame's table, and move what is to be.
+
+        Gives where the addresses of the results go, and the moves.
+        """
         f = self.f
         table = f.offset(frame, "i8", TABLE_OFFSET)
         self.fill_places(table, items, captured)
         results = f.offset(table, "ptr", self.word("i64", CallWord.CHANGING_COUNT))
         self.copy_lasting(f.offset(results, "ptr", self.word("i64", CallWord.OUTPUT_COUNT)))
-        return results
+        moves = self.moves_at(self.word("ptr", CallWord.MOVES))
+        self.move_inwards(frame, moves)
+        return results, moves
+
+    def compute(self, frame: Register, moves: Moves) -> None:
+        """Run the program, whose results have been made; Python's lock is somebody else's."""
+        self.redirect_results(frame, moves)
+        self.run_without_lock(frame)
+        self.move_outwards(frame, moves)
 
     def fill_places(self, table: Register, items: Register, captured: Register) -> None:
         """Write the addresses of arguments, and of what it has itself, into a table."""
         f, rows = self.f, self.word("ptr", CallWord.CHANGING)
         with f.loop(0, self.word("i64", CallWord.CHANGING_COUNT)) as loop:
             position, size = self.row(rows, loop.index, 2)
-            is_given = f.compare("icmp sge", position, f.integer(0))
-            given = f.offset(items, "ptr", position)
-            own = f.offset(f.offset(captured, "i8", ITEMS_OFFSET), "ptr", f.binary("sub", f.integer(-1), position))
-            item = f.load("ptr", f.select(is_given, given, own))
-            tensor = f.load("ptr", f.offset(item, "i8", self.layout.tensor))
-            f.store(self.memory_of(tensor, size), f.offset(table, "ptr", loop.index))
+
+            def of_tensor(position: Register = position, size: Register = size) -> tuple[Register]:
+                is_given = f.compare("icmp sge", position, f.integer(0))
+                given = f.offset(items, "ptr", position)
+                own = f.offset(f.offset(captured, "i8", ITEMS_OFFSET), "ptr", f.binary("sub", f.integer(-1), position))
+                item = f.load("ptr", f.select(is_given, given, own))
+                return (self.memory_of(f.load("ptr", f.offset(item, "i8", self.layout.tensor)), size),)
+
+            def fixed(position: Register = position) -> tuple[Register]:
+                return (f.emit("ptr", f"inttoptr {position} to ptr"),)
+
+            (address,) = f.either(f.compare("icmp ne", size, f.integer(0)), of_tensor, fixed)
+            f.store(address, f.offset(table, "ptr", loop.index))
 
     def make_results(self, addresses: Register, failed: str) -> Register:
         """Make the tensors that are returned, and write where their memory is; gives how many there are by then."""

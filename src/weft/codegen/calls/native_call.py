@@ -44,7 +44,8 @@ class CallWord(IntEnum):
     CONTENT = auto()
     ROWS = auto()  # address, bits that count, what they are
     ROW_COUNT = auto()
-    CHANGING = auto()  # position of an input (of a bound program: -1, -2, ... of captured ones), bytes of an element
+    CHANGING = auto()  # position of an input (of a bound program: -1, -2, ... of captured ones), bytes of an element;
+    # or an address that stays, and 0
     CHANGING_COUNT = auto()
     LASTING = auto()  # the rest of the frame's table
     LASTING_COUNT = auto()
@@ -64,6 +65,8 @@ class CallWord(IntEnum):
     DELETE = auto()
     CAPTURED = auto()  # the tuple of captured tensors that it was bound for
     FINISH = auto()  # what takes the row of results and the list of inputs, and gives what the call gives; or 0
+    MOVES = auto()  # a table of moves, or 0
+    LEFT = auto()  # of one for some sizes: how often it may still run before Python looks at such a call again
     # A bound program of segments, which values decide between: see path_walk.py.
     FIRST = auto()  # the words of its first segment; 0 where it is no such program
     VALUES = auto()  # a word of each place: where the elements of a tensor are, or a number
@@ -123,6 +126,7 @@ class CallWord(IntEnum):
     # An entry: what it does with such a call.
     GUARD = auto()  # a list of one: the words that tell that facts hold, or None where words cannot tell
     BOUND = auto()  # a list of one: the bound program, or None
+    BY_SIZES = auto()  # 1 where there is one for each of some sizes, in a table (KnownSizesWord), in its place
     RUNS = auto()  # what takes the program's inputs, once facts hold
     CHECKS = auto()  # what takes the leaves of the call, and looks at facts itself
     INPUTS = auto()  # items before the captured tensors, items behind them
