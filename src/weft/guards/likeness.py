@@ -17,6 +17,7 @@ import torch
 from weft.codegen.calls.native_call import CallWord
 from weft.codegen.torch_functions import mode_functions
 from weft.guards.words import MOST_DIMENSIONS
+from weft.ir.types import order_of
 from weft.runtime.built_in import table_of
 from weft.runtime.memory_layout import (
     EVERY_BIT,
@@ -206,11 +207,12 @@ def _words_of_sizes(tensor: torch.Tensor, varying: Collection[int]) -> frozenset
 
     They are those in which two like it differ; each must be a size, a stride, or the number of elements, whole.
     """
+    order = order_of(tuple(tensor.shape), tensor.stride()) or tuple(range(tensor.dim()))
     pair = []
     for size in (SMALLEST, SMALLEST + 1):
         shape = tuple(size if place in varying else kept for place, kept in enumerate(tensor.shape))
         with torch.inference_mode(tensor.is_inference()):
-            pair.append(torch.empty(shape, dtype=tensor.dtype, device=tensor.device))
+            pair.append(torch.empty_permuted(shape, order, dtype=tensor.dtype, device=tensor.device))
     found = set()
     for at, bits in tensor_masks():
         one, other = (word(sample._cdata + at) & bits for sample in pair)
