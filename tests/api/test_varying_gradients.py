@@ -14,7 +14,10 @@ from tests.api.test_varying_steps import CASES
 from torch import nn
 
 import weft
+from weft.api.varying import VaryingProgram
 from weft.errors import UnsupportedError
+from weft.runtime.varying_gradients import OneBackward
+from weft.trace.lift import recurrent
 
 __all__ = ["poisoned"]
 OF_WORDS = {"encoder", "decoder", "tables"}  # whose inputs are whole numbers, without gradients
@@ -337,3 +340,39 @@ def test_what_is_computed_from_a_buffer_that_is_written_is_not_computed_from_wha
         torch.testing.assert_close(found, _penalty(net, rows), rtol=1e-4, atol=1e-4)
     else:
         pytest.fail("a gradient that is differentiated again would read what the buffer holds now")
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_gradients_of_steps_that_vary_are_not_written_step_by_step(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = kind(16, 16, batch_first=True)
+    hybrid = weft.hybridize(net.forward)
+    hybrid(torch.randn(2, 5, 16))[0].sum().backward()
+    written: list[Any] = []
+    usual = recurrent.hidden_before
+    monkeypatch.setattr(recurrent, "hidden_before", lambda *given: written.append(given) or usual(*given))
+    net.zero_grad()
+    x = torch.randn(2, 9, 16)
+    hybrid(x)[0].square().sum().backward()
+    assert [*hybrid.varying]
+    assert written == []  # by the first call it was, of 5 steps, before this is noted
+    found = [parameter.grad.clone() for parameter in net.parameters()]
+    net.zero_grad()
+    net(x)[0].square().sum().backward()
+    for ours, parameter in zip(found, net.parameters(), strict=True):
+        torch.testing.assert_close(ours, parameter.grad)
+
+
+def test_a_program_that_is_not_kept_gets_no_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    usual = OneBackward.prepare_backward
+    monkeypatch.setattr(OneBackward, "prepare_backward", lambda one: made.append(one) or usual(one))
+    answers = iter((False, True))
+    monkeypatch.setattr(VaryingProgram, "ends_with_calls", lambda *_: next(answers))
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+    hybrid = weft.hybridize(net)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4, requires_grad=True)
+        hybrid(x).sum().backward()
+    assert len(made) == 1, "that of the first of two programs is made in vain"

@@ -408,6 +408,7 @@ class Hybrid:
             return found
         request = SizeRequest(
             partial(self._make_varying, call),
+            lambda program: self._as_mistakes(program.prepare_backward),
             self.leaf_names(call.structure),
             marked(call.leaves, declared),
             is_close=found is not None,
@@ -494,7 +495,8 @@ class Hybrid:
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
-            return traced, self._guarded(traced, self._compile(traced), self._state(*roots))
+            program = self._as_mistakes(partial(self._compiled, traced, backward_later=True))
+            return traced, self._guarded(traced, program, self._state(*roots))
 
     def _guarded(self, traced: Traced, program: Program, state: PythonState) -> Guarded[Program]:
         found = Guarded(traced, program, state, self._touched)
@@ -578,17 +580,17 @@ class Hybrid:
             self._longest = max(self._longest, len(traced.graph.values))
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
-        program = self._compile(traced)
+        program = self._as_mistakes(partial(self._compiled, traced))
         if runs:
             program.pack_ahead(traced)
         found = self._guarded(traced, program, self._state(*roots))
         found.sized = None if read is None else self.varying.sized_calls(read, found)
         return found
 
-    def _compile(self, traced: Traced) -> Program:
-        """Compile what was traced; what goes wrong in that is no fault of the function's."""
+    def _as_mistakes(self, compile_: Callable[[], Any]) -> Any:
+        """Compile something; what goes wrong in that is no fault of the function's."""
         try:
-            return self._compiled(traced)
+            return compile_()
         except (WeftError, MemoryError, OSError):
             raise
         except Exception as error:
@@ -598,8 +600,9 @@ class Hybrid:
                 fix="please report it",
             ) from error
 
-    def _compiled(self, traced: Traced) -> Program:
-        return Program(replace(traced, precision=self.options.precision), self.lock, kept=self.segments)
+    def _compiled(self, traced: Traced, *, backward_later: bool = False) -> Program:
+        traced = replace(traced, precision=self.options.precision)
+        return Program(traced, self.lock, kept=self.segments, backward_later=backward_later)
 
     def _state(self, *roots: Any) -> PythonState:
         """Where the tensors live that the function may reach."""

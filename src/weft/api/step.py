@@ -464,9 +464,9 @@ class Step(Hybrid):
             self._updated[found] = self._gradients_there
         return traced, found
 
-    def _compiled(self, traced: Traced) -> Program:
-        losses = traced.structure.children()[0].num_leaves
-        return Program(traced, self.lock, losses if self.task.low_memory else 0)
+    def _compiled(self, traced: Traced, *, backward_later: bool = False) -> Program:
+        losses = traced.structure.children()[0].num_leaves if self.task.low_memory else 0
+        return Program(traced, self.lock, losses, backward_later=backward_later)
 
     def _hand_out(self, current: _Round, gradients: Gradients) -> None:
         prepared = current.prepared

@@ -74,6 +74,7 @@ class SizeRequest:
     """
 
     make: Make
+    complete: Callable[[Program], None]  # with its backward, which only those have that are kept
     arguments: Sequence[str]  # what the leaves are called
     declared: CallSizes = NONE_DECLARED
     is_close: bool = False
@@ -96,8 +97,8 @@ class VaryingProgram:
     places: tuple[SizeSpot, ...]  # argument and dimension of each size
     conditions: tuple[Condition, ...]
     names: Mapping[SizeSpot, str]  # of sizes that users have named
-    cost: float  # seconds that it took to be made
     kind: _Kind  # of calls
+    cost: float = 0.0  # seconds that it took to be made
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     left: int = 0  # calls that it did not end, as values decided otherwise
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -443,14 +444,11 @@ class VaryingPrograms:
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
                 found, conditions = _range_of(call, tops, varying, (groups, ties)), traced.size_conditions
-                program = VaryingProgram(guarded, found, places, conditions, named, perf_counter() - begin, kind)
+                program = VaryingProgram(guarded, found, places, conditions, named, kind)
                 if (ahead and program.is_too_large(call.leaves)) or (is_far and not program.ends_with_calls(shapes)):
                     kind.grows = kind.is_far = False
                     continue
-                logger.info("weft: one program for %s", program.describe(request.arguments))
-                kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
-                self._known.clear()
-                return program
+                return self._kept(kind, program, request, begin)
             if not traced.fixed_sizes:
                 lower = None if lower else lowered(traced, tops, shapes, (groups, ties))
                 if lower is None:
@@ -463,6 +461,15 @@ class VaryingPrograms:
                 kind.fixed.setdefault(call.small, set()).update(fixed)
             varying = _without(varying, fixed)
         return None
+
+    def _kept(self, kind: _Kind, program: VaryingProgram, request: SizeRequest, begin: float) -> VaryingProgram:
+        """Make the rest of a program that one has begun to make, and keep it."""
+        request.complete(program.guarded.program)
+        program.cost = perf_counter() - begin
+        logger.info("weft: one program for %s", program.describe(request.arguments))
+        kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
+        self._known.clear()
+        return program
 
     def _note_fixed(self, spot: SizeSpot, place: Place | None, request: SizeRequest) -> None:
         """Note for whoever asks which size does not vary, and what made it a number."""

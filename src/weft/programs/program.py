@@ -36,7 +36,7 @@ from weft.runtime.compiled_graph import CompiledGraph, RefusedError
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
 from weft.runtime.lane_choice import LaneChoice
 from weft.runtime.path_graph import OtherOutcome, PathGraph, RaisedInHandling
-from weft.runtime.varying_gradients import VaryingDifferentiable
+from weft.runtime.varying_gradients import OneBackward, VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable, sizes_in
 from weft.trace.expected import expects_answers
 from weft.trace.interception.modes import autocast_now
@@ -50,11 +50,18 @@ class Program:
     """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
 
     def __init__(
-        self, traced: Traced, lock: RLock, forward_results: int = 0, kept: CompiledSegments | None = None
+        self,
+        traced: Traced,
+        lock: RLock,
+        forward_results: int = 0,
+        kept: CompiledSegments | None = None,
+        *,
+        backward_later: bool = False,
     ) -> None:
         """`forward_results`: that many returned tensors end the forward of a step that shall take little memory.
 
-        `kept` are the segments of paths of the same object.
+        `kept` are the segments of paths of the same object. A backward for many sizes is made now, as it may not be
+        possible; with `backward_later` whoever asks for the program does that.
         """
         self._traced = replace(traced, inputs=tuple(map(_without_tensor, traced.inputs)))
         self._example: Example | None = None
@@ -64,6 +71,8 @@ class Program:
         self.full = [(ref(own[value]), why) for value, why in compiled.full if value in own]
         """Weights that are multiplied in float32 although integers were asked for, and why."""
         self._execute: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable = compiled.run
+        if isinstance(compiled.run, OneBackward) and not backward_later:
+            compiled.run.prepare_backward()
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         leaves += (leaf for inside, _ in traced.made for leaf in inside)

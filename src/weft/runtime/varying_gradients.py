@@ -25,7 +25,9 @@ class OneBackward(DifferentiableExecutable):
         # Its replay gives the memory that results look into, where they are views.
         numbers = {result.value: index for index, result in enumerate(self.graph.results)}
         self._result_of = tuple(numbers.get(self._training.roots[place]) for place in self.roots)
-        # What is in the way of a backward for all sizes shows now: exact programs have theirs.
+
+    def prepare_backward(self) -> None:
+        """Make the backward for all sizes: what is in its way shows now, and exact programs have theirs."""
         self._backwards.make(self._types_of_all(), self._saved.types_of(self._training))
 
     def forward(self, context: Any, inputs: Sequence[Any], done: Done | None) -> tuple[Any, ...]:

@@ -309,6 +309,11 @@ def one_op_suffices(arguments: Arguments, layer: Layer) -> None:
     arguments.require(len(arguments.declared) - 1 in arguments.unread, "with its gradient, of steps that vary")
 
 
+def steps_are_known(arguments: Arguments, layer: Layer) -> None:
+    """Check that steps do not vary: a gradient has ops for each of them."""
+    arguments.require(not isinstance(layer.inputs.shape[0], Extent), "of steps that vary")
+
+
 def varies(layer: Layer) -> bool:
     """Whether the number of steps or rows is known only when the program runs: then it is one op for all steps."""
     return any(isinstance(size, Extent) for size in layer.inputs.shape[:2])
@@ -355,6 +360,7 @@ def cells_again(layer: LstmLayer, before: Expression) -> list[Cell]:
 def lstm_layer_gradient(arguments: Arguments) -> Results:
     """The gradients for inputs, weights, biases and first states; without the forward, the gates are computed again."""
     layer = lstm_layer_of(arguments, ("weight1", "weight2", "weight3", "weight4"), "cx_tmp")
+    steps_are_known(arguments, layer)
     before = hidden_before(arguments, layer)
     # In a graph with the forward its cells are there already: written the same way, they are the same values.
     found = cells_of(layer) if is_forward_here(arguments) else cells_again(layer, before)
@@ -564,6 +570,7 @@ def states_of_cells(arguments: Arguments, layer: CellLayer) -> Results:
 def recurrent_layer_gradient(arguments: Arguments) -> Results:
     """Gradients of inputs, first state, weights and biases: through time, then one product for each weight."""
     layer = cell_layer_of(arguments)
+    steps_are_known(arguments, layer)
     output, gates = (entry.wide() for entry in arguments.tensors("output", "gates"))
     before = hidden_before(arguments, layer)
     given, last = (None if entry is None else entry.wide() for entry in map(arguments.maybe, GIVEN))
