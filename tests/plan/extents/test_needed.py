@@ -73,6 +73,16 @@ def test_products_of_rows_leave_out_the_rows_beyond() -> None:
         assert [counts_of(call, size) for size in (0, 1, 77, 128)] == [[0], [1], [77], [128]]
 
 
+def test_columns_that_vary_with_rows_are_left_out_too() -> None:
+    x = rows_of(512, 64)
+    values = (turned := build("permute", x, order=(1, 0)), build("matmul", x, turned))
+    plan = planned(Graph("square", (x, SIZE), values, (Result(values[-1]),)))
+    (product_,) = (call for call in plan.calls if isinstance(call.kernel, GemmKernel))
+    assert product_.kernel.ends == (0,)
+    assert product_.needed is not None, "rows end, and panels of columns beyond the size are no tiles of a call"
+    assert max(max(column) for column in product_.needed.least) >= 256
+
+
 @pytest.mark.parametrize("columns", [48, 64])
 def test_every_element_that_is_read_is_computed_for_the_same_sizes(columns: int) -> None:
     x = rows_of(100, columns)

@@ -225,11 +225,10 @@ class _Needs:
         written = {
             number: self.needed[place.buffer] for number, place in enumerate(call.writes) if place.buffer in self.needed
         }
-        sizes = [{part.size for part in parts.values()} for parts in written.values()]
-        common = set.intersection(*sizes) if sizes else set()
         call = replace(call, kernel=in_lines(call.kernel, self._lines(call, written)))
         ended, ends = self._ended(call, written)
-        common -= {end.size for end in ends.values() if end.is_exact}
+        sizes = [self._not_ended(ended, number, ends, parts) for number, parts in written.items()]
+        common = set.intersection(*sizes) if sizes else set()
         if not common:
             self._read(ended, None, {}, ends)
             return ended
@@ -239,6 +238,12 @@ class _Needs:
         least = {size: units.least(written, size) for size in sorted(common, key=str)}
         self._read(finer, units, least, ends)
         return replace(finer, needed=units.tiles(self.holders, least)) if any(map(np.any, least.values())) else ended
+
+    def _not_ended(self, call: KernelCall, number: int, ends: Ends, needed: Parts) -> set[Polynomial]:
+        """The sizes by which something of what a call writes is not needed, beyond where its loops end."""
+        exact = {axis: end for axis, end in ends.items() if end.is_exact}
+        ended = CallEnds(call, Hidden(call, {}, {}), {}).parts(number, exact) if exact else {}
+        return {part.size for key, part in needed.items() if key not in ended}
 
     def _ended(self, call: KernelCall, written: Mapping[int, Parts]) -> tuple[KernelCall, Ends]:
         """The call with loops that end where nothing more is needed."""
