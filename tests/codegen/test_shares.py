@@ -81,12 +81,49 @@ def test_loops_that_end(row_tile: int) -> None:
     call = KernelCall(kernel, (Location(1),), (Location(0),), ends=ends)
     plan, axes = plan_of(call, (0, of), (2, of)), tile_axes(call)
     for texts, rows in [(0, 0), (1, 1), (1, 12), (2, 5), (3, 7), (4, 12), (9, 99)]:
-        needed = [axis.needed([min(texts, TEXTS), min(rows, ROWS)]) for axis in axes]
-        first, second = (first_tile(axes, needed, (number, of), kernel.tile_count) for number in (1, 2))
+        ends_now = min(texts, TEXTS), min(rows, ROWS)
+        first, second = (first_tile(axes, ends_now, (number, of), kernel.tile_count) for number in (1, 2))
         tiles = [tile for tile in range(kernel.tile_count) if not first <= tile < second]
         flat = [place for tile in tiles for place in range(tile * row_tile, (tile + 1) * row_tile)]
         wanted = [divmod(place, ROWS) for place in flat]
         assert_rows(plan, texts, rows, [(text, row) for text, row in wanted if text < texts and row < rows])
+
+
+@pytest.mark.parametrize("row_tile", [3, 4, 12])
+def test_last_rows_that_are_fewer(row_tile: int) -> None:
+    kernel, of, half = negated(row_tile, (0, 1)), 3, COLUMNS // 2
+    kernel = replace(kernel, schedule=replace(kernel.schedule, column_tile=half))
+    ends = (LoopEnd(2, 0, 1, TEXTS), LoopEnd(3, 0, 1, ROWS))
+    call = KernelCall(kernel, (Location(1),), (Location(0),), ends=ends)
+    plan, axes = plan_of(call, (0, of), (2, of)), tile_axes(call)
+    assert [axis.varies for axis in axes] == [False, kernel.line == ROWS, False]
+    for texts, rows in [(0, 0), (1, 1), (1, 12), (2, 5), (3, 7), (4, 12), (9, 99)]:
+        ends_now = min(texts, TEXTS), min(rows, ROWS)
+        first, second = (first_tile(axes, ends_now, (number, of), kernel.tile_count) for number in (1, 2))
+        left_out = [
+            (flat // ROWS, flat % ROWS, tile % 2)
+            for tile in range(first, second)
+            for flat in range(tile // 2 * row_tile, (tile // 2 + 1) * row_tile)
+        ]
+        run, alone = NativeExecutable(plan, TARGET), NativeExecutable(replace(plan, lanes=()), TARGET)
+        everything = halves_done(alone, texts, rows)
+        wanted = [place for place in everything if place not in left_out]
+        for _ in range(MOST_CALLS):
+            found = halves_done(run, texts, rows)
+            if found == wanted:
+                break
+            assert found == everything
+            threading.Event().wait(0.005)
+        else:
+            pytest.fail("no call ran on lanes")
+
+
+def halves_done(run: NativeExecutable, texts: int, rows: int) -> list[tuple[int, int, int]]:
+    """The halves of rows that a call computes."""
+    given, out = torch.ones(TEXTS, ROWS, COLUMNS), torch.full((TEXTS, ROWS, COLUMNS), UNTOUCHED)
+    assert run([given, *(torch.tensor(number, dtype=torch.int32) for number in (texts, rows))], [out])
+    done = (out.view(TEXTS, ROWS, 2, COLUMNS // 2) == -1).all(-1)
+    return [tuple(place) for place in done.nonzero().tolist()]
 
 
 def test_ranges_that_are_needed() -> None:

@@ -23,7 +23,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property
+from math import prod
 from typing import Any
 
 from weft.codegen.kernels.attention import emit_attention
@@ -62,7 +63,7 @@ from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
-from weft.plan.schedule.shares import tile_axes
+from weft.plan.schedule.shares import TileAxis, tile_axes
 from weft.target import Target
 
 # Each row's emitter takes kernels of its own kind.
@@ -335,6 +336,33 @@ class Ranges:
     least: tuple[tuple[Register, Register], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AxisSteps:
+    """Of a dimension that tiles follow: the last step that is needed, what that takes, and what all of them do."""
+
+    last: Register
+    of_last: Register
+    all: Register
+
+    @classmethod
+    def of(cls, f: FunctionWriter, axis: TileAxis, ends: Sequence[Register]) -> AxisSteps:
+        """Write them, as `TileAxis` says."""
+        one, none = f.integer(1), f.integer(0)
+        if axis.end is None:
+            return cls(f.integer(axis.count - 1), one, f.integer(axis.count))
+        places = f.minimum(ends[axis.end], f.integer(axis.count * axis.step))
+        needed = f.divide(f.add(places, axis.step - 1), axis.step)[0]
+        last = f.maximum(f.add(needed, -1), none)
+        if not axis.varies:
+            return cls(last, one, needed)
+        there = f.binary("sub", places, f.binary("mul", f.add(needed, -1), f.integer(axis.step)))
+        *heights, of_last = (f.integer(height + axis.fixed) for height in axis.heights)
+        for height, work in zip(reversed(axis.heights[:-1]), reversed(heights), strict=True):
+            of_last = f.select(f.compare("icmp sle", there, f.integer(height)), work, of_last)
+        whole = f.binary("mul", f.add(needed, -1), f.integer(axis.work))
+        return cls(last, of_last, f.binary("add", whole, of_last))
+
+
 class _CallWriter:
     """Writes calls of kernels into a function whose one parameter is the frame."""
 
@@ -364,23 +392,25 @@ class _CallWriter:
     def _tiles_of(self, call: KernelCall, ends: Sequence[Register], share: ShareOf) -> tuple[Register, Register]:
         """Write where a share of a call's tiles begins and ends, which `first_tile` says."""
         f, axes, tiles, (number, of) = self.writer, tile_axes(call), call.kernel.tile_count, share
-        needed = [
-            f.integer(axis.count)
-            if axis.end is None
-            else f.minimum(f.divide(f.add(ends[axis.end], axis.step - 1), axis.step)[0], f.integer(axis.count))
-            for axis in axes
-        ]
-        total = reduce(partial(f.binary, "mul"), needed)
+        steps = [AxisSteps.of(f, axis, ends) for axis in axes]
+        inside = [f.integer(1)]  # what all steps along inner dimensions take
+        for one in reversed(steps):
+            inside.insert(0, f.binary("mul", inside[0], one.all))
 
         def first(number: int) -> Register:
             if number in (0, of):
                 return f.integer(tiles if number else 0)
-            rest, flat, inner = f.divide(f.multiply(total, number), of)[0], f.integer(0), 1
-            for axis, count in zip(reversed(axes), reversed(needed), strict=True):
-                count = f.maximum(count, f.integer(1))
-                place = f.binary("urem", rest, count)
-                rest = f.binary("udiv", rest, count)
-                flat, inner = f.add(flat, f.multiply(place, inner)), inner * axis.count
+            rest, flat = f.divide(f.multiply(inside[0], number), of)[0], f.integer(0)
+            for axis, one, each in zip(axes, steps, inside[1:], strict=True):
+                whole = f.multiply(f.maximum(each, f.integer(1)), axis.work)
+                step = f.minimum(f.binary("udiv", rest, whole), one.last)
+                rest = f.binary("sub", rest, f.binary("mul", step, whole))
+                if axis.varies:
+                    rest = f.binary(
+                        "udiv", rest, f.select(f.compare("icmp eq", step, one.last), one.of_last, f.integer(axis.work))
+                    )
+                flat = f.add(f.multiply(flat, axis.count), step)
+            inner = prod(axis.count for axis in axes)
             return flat if inner == tiles else f.divide(f.multiply(flat, tiles), inner)[0]
 
         return first(number), first(number + 1)

@@ -28,12 +28,40 @@ def test_shares_are_equal_parts_of_the_tiles_that_are_needed(axes: tuple[TileAxi
     places = list(product(*(range(axis.count) for axis in axes)))
     for ends in product(range(9), range(0, 50, 7)):
         needed = [axis.needed(ends) for axis in axes]
-        firsts = [first_tile(axes, needed, (number, of), tiles) for number in range(of + 1)]
+        firsts = [first_tile(axes, ends, (number, of), tiles) for number in range(of + 1)]
         assert firsts == sorted(firsts)
         assert (firsts[0], firsts[-1]) == (0, tiles)
         wanted = [all(at < most for at, most in zip(place, needed, strict=True)) for place in places]
         counts = [sum(wanted[begin:end]) for begin, end in pairwise(firsts)]
         assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("of", [2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 12, 13, 16, 17, 31, 33, 40, 99])
+@pytest.mark.parametrize("texts", [1, 2, 3])
+def test_the_last_rows_are_less_work(texts: int, rows: int, of: int) -> None:
+    axes = (TileAxis(3, end=0), TileAxis(5, 8, end=1, varies=True), TileAxis(6))
+    ends = (texts, rows)
+    firsts = [first_tile(axes, ends, (number, of), 90) for number in range(of + 1)]
+    assert firsts == sorted(firsts)
+    works = []
+    for begin, end in pairwise(firsts):
+        works.append(0)
+        for tile in range(begin, end):
+            text, rest = divmod(tile, 30)
+            there = min(max(min(rows, 40) - rest // 6 * 8, 0), 8)
+            there = next(height for height in (0, 2, 4, 8) if there <= height)
+            works[-1] += there + 4 if there and text < texts else 0
+    assert max(works) - min(works) <= 2 * (min(rows, 8) + 4), "a tile at either end"
+
+
+def test_products_of_rows_have_less_work_in_their_last_rows() -> None:
+    calls = general_calls(*NETS["rows"])
+    products = [axes for call in calls if isinstance(call.kernel, GemmKernel) and (axes := tile_axes(call))]
+    assert products
+    for rows, columns in products:
+        assert rows.varies == (columns.count > 1)
+        assert not columns.varies
 
 
 def test_a_step_is_needed_where_any_of_its_places_is() -> None:
@@ -69,7 +97,7 @@ def test_calls_of_small_sizes_have_shares(name: str) -> None:
             assert exact == call.kernel.tile_count
         for of in (2, 3):
             firsts = [
-                first_tile(axes, [axis.count for axis in axes], (number, of), call.kernel.tile_count)
+                first_tile(axes, [end.most for end in call.ends], (number, of), call.kernel.tile_count)
                 for number in range(of + 1)
             ]
             assert firsts == sorted(firsts)
@@ -81,8 +109,7 @@ def test_a_text_alone_is_shared_by_lanes() -> None:
     assert products
     for call in products:
         axes = tile_axes(call)
-        needed = [axis.needed([1, 20] if len(call.ends) > 1 else [1]) for axis in axes]
-        middle = first_tile(axes, needed, (1, 2), call.kernel.tile_count)
+        middle = first_tile(axes, [1, 20] if len(call.ends) > 1 else [1], (1, 2), call.kernel.tile_count)
         each = call.kernel.tile_count // axes[0].count
         assert 0 < middle < each, "the tiles of the first text alone"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from weft.codegen.kernels.register_block import WHOLE_SUM, BlockShape
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Register
-from weft.plan.kernels.walk import Blocks, Walk
+from weft.plan.kernels.walk import Blocks, Walk, partial_heights
 
 LEAST_HALVED = 4  # rows of a block of which there is one of half as many
 
@@ -299,9 +299,3 @@ class BlockLoops(ABC):
                 self.block(replace(shape, rows=heights[place - 1], partial=True), replace(at, rows=rows))
 
         choose(writer, rows, [1, *(min(height + 1, shape.rows) for height in heights), shape.rows + 1], emit)
-
-
-def partial_heights(rows: int) -> list[int]:
-    """List the heights of which there is code for fewer rows than a block has."""
-    below = [height for height in (2, 4) if height < rows]
-    return [*below, rows] if rows - 1 > max(below, default=0) else below

@@ -155,3 +155,9 @@ class Walk:
     def _row_start(self, block: int) -> int:
         line, place = divmod(block, max(self.row_blocks.count, 1))
         return line * self.row_blocks.total + self.row_blocks.start(place)
+
+
+def partial_heights(rows: int) -> list[int]:
+    """List the heights of which there is code for fewer rows than a block has."""
+    below = [height for height in (2, 4) if height < rows]
+    return [*below, rows] if rows - 1 > max(below, default=0) else below

@@ -1,7 +1,8 @@
 """Share out what a call of some sizes needs of a kernel: each lane has an equal part of its tiles, found when it runs.
 
 Tiles follow some dimensions of a kernel in order, the last one fastest. Where a call needs the first places alone of
-some of these, its tiles are those of the first steps along them. Counted in order, each lane does as many as another.
+some of these, its tiles are those of the first steps along them. Counted in order, each lane does as much as another:
+as many tiles, but that those of a last step which has few places count for less.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.recurrent import TILE_ROWS, RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
-from weft.plan.kernels.walk import Blocks
+from weft.plan.kernels.walk import Blocks, partial_heights
 from weft.plan.kernels.winograd import SQUARE, WinogradKernel
 
 Follows = tuple[int | None, int, int]  # a dimension that may end, the steps along it, and the least places of a step
@@ -37,10 +38,33 @@ class TileAxis:
     count: int
     step: int = 1
     end: int | None = None
+    varies: bool = False  # whether a step of fewer places is less work
 
     def needed(self, ends: Sequence[int]) -> int:
         """How many steps are needed where loops end so; a step too many does no harm."""
         return self.count if self.end is None else min(self.count, -(-ends[self.end] // self.step))
+
+    @property
+    def fixed(self) -> int:
+        """What a step takes beside its places, in places: what each reads however few they are."""
+        return self.step // 2 if self.varies else 0
+
+    @property
+    def work(self) -> int:
+        """What a whole step takes."""
+        return self.step + self.fixed if self.varies else 1
+
+    def last(self, ends: Sequence[int]) -> int:
+        """What the last step takes that is needed."""
+        if not self.varies or self.end is None:
+            return 1
+        places = min(ends[self.end], self.count * self.step) - (self.needed(ends) - 1) * self.step
+        return next(height for height in self.heights if places <= height) + self.fixed
+
+    @property
+    def heights(self) -> Sequence[int]:
+        """As how many places a last step of fewer is computed."""
+        return [height for height in partial_heights(self.step) if height < self.step] + [self.step]
 
 
 def tile_axes(call: KernelCall) -> tuple[TileAxis, ...]:
@@ -49,10 +73,12 @@ def tile_axes(call: KernelCall) -> tuple[TileAxis, ...]:
     if follows is None or not call.ends:
         return ()
     places = {dimension: place for place, dimension in enumerate(dimensions)}
-    found = [
-        TileAxis(count, step, None if dimension is None else places.get(dimension))
-        for dimension, count, step in follows(call.kernel)
-    ]
+    found: list[TileAxis] = []
+    inside = 1
+    for dimension, count, step in reversed(follows(call.kernel)):
+        end = None if dimension is None else places.get(dimension)
+        found.insert(0, TileAxis(count, step, end, varies=inside > 1 and step > 1 and end is not None))
+        inside *= count
     return tuple(found) if any(axis.end is not None and axis.count > 1 for axis in found) else ()
 
 
@@ -61,16 +87,19 @@ def is_shared(call: KernelCall) -> bool:
     return call.needed is not None or bool(tile_axes(call))
 
 
-def first_tile(axes: Sequence[TileAxis], needed: Sequence[int], share: tuple[int, int], tiles: int) -> int:
-    """Where a share begins, of so many: the tile that has as many of the needed ones before it as those before it."""
+def first_tile(axes: Sequence[TileAxis], ends: Sequence[int], share: tuple[int, int], tiles: int) -> int:
+    """Where a share begins, of so many: the tile before which as much is done as by the shares before it."""
     number, of = share
     if number in (0, of):
         return tiles if number else 0
-    rest, flat, inner = prod(needed) * number // of, 0, 1
-    for axis, count in zip(reversed(axes), reversed(needed), strict=True):
-        rest, place = divmod(rest, count) if count else (0, 0)
-        flat, inner = flat + place * inner, inner * axis.count
-    return flat * tiles // inner
+    works = [(axis.needed(ends) - 1) * axis.work + axis.last(ends) for axis in axes]
+    rest, flat = prod(works) * number // of, 0
+    for place, axis in enumerate(axes):
+        last, whole = max(axis.needed(ends) - 1, 0), axis.work * max(prod(works[place + 1 :]), 1)
+        step = min(rest // whole, last)
+        rest = (rest - step * whole) // (axis.last(ends) if step == last else axis.work)
+        flat = flat * axis.count + step
+    return flat * tiles // prod(axis.count for axis in axes)
 
 
 def _of_loop(kernel: LoopKernel) -> list[Follows]:
