@@ -3,20 +3,23 @@
 Contract of the emitted function, which computes the rows of tiles [begin, end):
 void name(states*, last*, given*, weights*, first*, [cells* or bias*], [steps*], begin, end, ends...)
 
-The states of a step are where the next one reads them. The cells of an LSTM are kept where the last ones belong. Where
-rows of the batch are computed together, each is computed as it is alone.
+The states of a step are where the next one reads them. The cells of an LSTM are kept where the last ones belong. Rows
+of the batch are computed several at once, so that weights come from the cache less often: as many as there is room for
+in registers, and of what is left in the end half as many, and so on. Each is computed as it is alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.codegen.kernels.elementwise import Typed, emit_op
 from weft.codegen.kernels.ends import Parameters, limit, parameter_kinds
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module, Register
 from weft.ir.recurrent import LEAST_STATE, OPERANDS
-from weft.plan.kernels.recurrent import TILE_ROWS, RecurrentKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
+
+StateOf = Callable[[Register], Register]  # where the state of a row is before a step
 
 
 def emit_recurrent(module: Module, kernel: RecurrentKernel) -> None:
@@ -44,19 +47,25 @@ class RecurrentEmitter:
         self.rows = f.minimum(given.ends[0], rows) if 0 in given.ends else rows
 
     def emit(self) -> None:
-        """Write the loop over tiles: as many rows at once as one has."""
-        f = self.f
-        with f.loop(*self.tiles) as tiles:
-            first = f.multiply(tiles.index, TILE_ROWS)
-            left = f.binary("sub", self.rows, first)
-            for count in range(1, TILE_ROWS + 1):
-                is_so_many = f.compare("icmp eq" if count < TILE_ROWS else "icmp sge", left, f.integer(count))
-                with f.only_if(is_so_many):
-                    self._rows([f.add(first, row) for row in range(count)])
+        """Write the loop over rows, most of them several at once, and what is done of those that are left."""
+        f, count = self.f, self.kernel.together
+        begin, end = self.tiles
+        rows = f.maximum(f.binary("sub", f.minimum(end, self.rows), begin), f.integer(0))
+        groups, left = f.divide(rows, count)
+        with f.loop(0, groups) as group:
+            self._rows(f.add(begin, f.multiply(group.index, count)), count)
+        first = f.add(begin, f.multiply(groups, count))
+        while count > 1:
+            count //= 2
+            is_there = f.compare("icmp ne", f.binary("and", left, f.integer(count)), f.integer(0))
+            with f.only_if(is_there):
+                self._rows(first, count)
+            first = f.select(is_there, f.add(first, count), first)
 
-    def _rows(self, rows: Sequence[Register]) -> None:
+    def _rows(self, first: Register, count: int) -> None:
         """Write all steps of some rows."""
         f, kernel, vectors = self.f, self.kernel, self.vectors
+        rows = [f.add(first, row) for row in range(count)]
         begin = self.other if kernel.cell == "lstm" else self.first
         assert begin is not None
         with f.loop(0, kernel.units) as units:
@@ -69,26 +78,25 @@ class RecurrentEmitter:
                 step = f.binary("sub", f.add(self.steps, -1), steps.index)
                 before = f.add(step, 1)
             is_first = f.compare("icmp eq", steps.index, f.integer(0))
-            states = [
-                f.select(
-                    is_first,
-                    vectors.moved(self.first, (row, kernel.size)),
-                    vectors.moved(self.out, (before, kernel.out.step), (row, kernel.out.row)),
+
+            def state(row: Register, before: Register = before, is_first: Register = is_first) -> Register:
+                first = vectors.moved(self.first, (row, kernel.size))
+                return f.select(
+                    is_first, first, vectors.moved(self.out, (before, kernel.out.step), (row, kernel.out.row))
                 )
-                for row in rows
-            ]
+
             with f.loop(0, kernel.units) as units:
-                self._units(rows, states, step, units.index)
+                self._units(rows, state, step, units.index)
 
     def _state(self, base: Register, row: Register, unit: Register) -> Register:
         return self.vectors.moved(base, (row, self.kernel.size), (unit, self.kernel.lanes))
 
-    def _units(self, rows: Sequence[Register], states: Sequence[Register], step: Register, unit: Register) -> None:
+    def _units(self, rows: Sequence[Register], state: StateOf, step: Register, unit: Register) -> None:
         """Write a vector of units of some rows at one step."""
         f, kernel, vectors = self.f, self.kernel, self.vectors
-        given = [self._given(row, step, unit) for row in rows]
-        starts = [value for own in given for value in self._starts(own, unit)]
+        starts = [value for row in rows for value in self._starts(self._given(row, step, unit), unit)]
         weights = vectors.moved(self.weights, (unit, kernel.size * kernel.gates * kernel.lanes))
+        states = list(map(state, rows))
         with f.loop(0, kernel.size, LEAST_STATE, carried=starts) as inner:
             totals = list(inner.carried)
             for step_on in range(LEAST_STATE):
@@ -100,10 +108,15 @@ class RecurrentEmitter:
                     for at, number in zip(range(gate, len(totals), kernel.gates), numbers, strict=True):
                         totals[at] = f.fma(number, weight, totals[at])
             inner.carry(*totals)
-        for place, (row, state) in enumerate(zip(rows, states, strict=True)):
-            own = inner.carried[place * kernel.gates : (place + 1) * kernel.gates]
-            before = vectors.load(vectors.moved(state, (unit, kernel.lanes)))
-            hidden = self._bent(own, given[place], before, self._state(self.last, row, unit))
+        # What follows is long code: it is there once for all rows, which find their sums in memory.
+        sums = f.scratch("float", len(starts) * kernel.lanes)
+        for place, total in enumerate(inner.carried):
+            vectors.store(total, vectors.address(sums, place * kernel.lanes))
+        with f.loop(0, len(rows)) as each:
+            row, own = f.add(rows[0], each.index), vectors.moved(sums, (each.index, kernel.gates * kernel.lanes))
+            found = [vectors.load(vectors.address(own, gate * kernel.lanes)) for gate in range(kernel.gates)]
+            before = vectors.load(vectors.moved(state(row), (unit, kernel.lanes)))
+            hidden = self._bent(found, self._given(row, step, unit), before, self._state(self.last, row, unit))
             moves = ((step, kernel.out.step), (row, kernel.out.row), (unit, kernel.lanes))
             vectors.store(hidden, vectors.moved(self.out, *moves))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.graph import Value
 from weft.ir.recurrent import GATES, OPERANDS
 from weft.plan.fuse.fusion import Fusion, tensor_type
-from weft.plan.kernels.recurrent import RecurrentKernel, StepsOfRows, lanes_of_states
+from weft.plan.kernels.recurrent import RecurrentKernel, StepsOfRows, lanes_of_states, rows_together
 from weft.plan.regions.lazy import Lazy, Leaf, Window, plain
 
 
@@ -31,6 +31,7 @@ def recur(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
         StepsOfRows(batch * size, size),
         StepsOfRows(*given.window.strides[:2]),
         len(value.operands) > OPERANDS[cell],
+        rows_together(cell, assembly.target),
     )
     reads = tuple(map(assembly.location, (given, weights, *others)))
     assembly.call(kernel, (assembly.location(states), assembly.location(last)), reads)

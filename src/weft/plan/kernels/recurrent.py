@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 from weft.ir.recurrent import GATES, LEAST_STATE
 from weft.plan.kernels.expression import CYCLES_OF_OP
+from weft.plan.kernels.gemm import vector_registers
 from weft.plan.kernels.images import LIMIT_BOX
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box
 from weft.target import Target
 
 ELEMENT_BYTES = 4
-TILE_ROWS = 2  # of the batch: their products take as long as reading the weights from the cache
+SUMS_SHARE = (5, 8)  # of the registers: the rest holds weights and numbers of states
+MOST_TOGETHER = 8
 ACTIVATIONS = {"lstm": ("sigmoid",) * 3 + ("tanh",) * 2, "gru": ("sigmoid",) * 2 + ("tanh",), "rnn_tanh": ("tanh",)}
 
 
@@ -30,8 +31,8 @@ class RecurrentKernel(Kernel):
 
     Then of an LSTM the first cell state, of a GRU the bias inside of its reset gate; and with `limited` a number of
     steps, an i32 in memory: what is beyond is no step. All are f32. Weights are packed: for each vector of units all
-    rows of the state, and of each row the vectors of all gates. Tiles are rows of the batch; `ends` may be among rows
-    (0).
+    rows of the state, and of each row the vectors of all gates. Tiles are rows of the batch, of which a lane does up to
+    `together` at once, a power of two; `ends` may be among rows (0).
     """
 
     name: str
@@ -44,6 +45,7 @@ class RecurrentKernel(Kernel):
     out: StepsOfRows
     given: StepsOfRows
     limited: bool
+    together: int
     ends: tuple[int, ...] = ()
 
     @property
@@ -59,11 +61,11 @@ class RecurrentKernel(Kernel):
     @property
     def tile_count(self) -> int:
         """Count the tiles."""
-        return ceil(self.batch / TILE_ROWS) if self.size else 0
+        return self.batch if self.size else 0
 
     @property
     def tile_sizes(self) -> None:
-        """All tiles are as many rows but the last."""
+        """All tiles are alike."""
 
     @property
     def cycles(self) -> float:
@@ -78,13 +80,12 @@ class RecurrentKernel(Kernel):
 
     def boxes(self, begin: int, end: int) -> Boxes:
         """Give the rows of the batch that tiles are of, at all steps; all weights and biases."""
-        first, last = begin * TILE_ROWS, min(end * TILE_ROWS, self.batch)
 
         def rows(steps: StepsOfRows, width: int) -> ByteBox | None:
-            sides = [(steps.step, self.steps), (steps.row, last - first), (1, width)]
-            return box(first * steps.row, sides, ELEMENT_BYTES)
+            sides = [(steps.step, self.steps), (steps.row, end - begin), (1, width)]
+            return box(begin * steps.row, sides, ELEMENT_BYTES)
 
-        state = box(first * self.size, [(1, (last - first) * self.size)], ELEMENT_BYTES)
+        state = box(begin * self.size, [(1, (end - begin) * self.size)], ELEMENT_BYTES)
         others: dict[str, tuple[ByteBox | None, ...]] = {"lstm": (state,), "gru": (None,)}
         limit = (LIMIT_BOX,) * self.limited
         given = rows(self.given, self.gates * self.size)
@@ -96,6 +97,13 @@ class RecurrentKernel(Kernel):
 
     def written_over(self, output: int, read: int, target: Target) -> None:
         """Never: a state is read by all units of the next step."""
+
+
+def rows_together(cell: str, target: Target) -> int:
+    """Give how many rows are computed at once: the more, the fewer times weights come from the cache."""
+    share, of = SUMS_SHARE
+    most = min(vector_registers(target) * share // of // GATES[cell], MOST_TOGETHER)
+    return 1 << (most.bit_length() - 1)
 
 
 def lanes_of_states(size: int, target: Target) -> int:

@@ -22,7 +22,7 @@ from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.recurrent import TILE_ROWS, RecurrentKernel
+from weft.plan.kernels.recurrent import RecurrentKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.walk import Blocks, partial_heights
@@ -167,7 +167,7 @@ FOLLOWED: Mapping[type[Kernel], Callable[[Any], list[Follows]]] = MappingProxyTy
         AttentionGradientKernel: lambda kernel: _of_batch(kernel.sizes.batch),
         PackKernel: lambda kernel: [*_of_batch(kernel.batch), (None, kernel.panels.count, 1)],
         ScatterKernel: lambda kernel: [(len(kernel.expression.sizes) - 1, kernel.tile_count, kernel.column_tile)],
-        RecurrentKernel: lambda kernel: [(0, kernel.tile_count, TILE_ROWS)],
+        RecurrentKernel: lambda kernel: [(0, kernel.tile_count, 1)],
     }
 )
 """What the tiles of each kind follow. Tiles of other kinds that end are of no dimension that does."""
