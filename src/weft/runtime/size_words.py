@@ -48,7 +48,7 @@ class Moved:
     def words(self, written: SizeArithmetic) -> list[str] | None:
         """The texts of the words of its move; none where it lies where it is, None where too much lies apart."""
         steps = [step for step in self.steps if step.count != ONE]
-        if self.place.tight and all(step.own.number == step.large for step in steps):
+        if self.place.dense or (self.place.tight and all(step.own.number == step.large for step in steps)):
             return []
         whole, kept = self._joined(steps)
         if len(kept) > MOVED_DIMENSIONS:
