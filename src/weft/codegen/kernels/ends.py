@@ -47,7 +47,9 @@ Dimension = tuple[int, int]
 
 def _of_dense(kernel: Ended) -> tuple[Sequence[Dimension], Sequence[Dimension]]:
     """The strides that a kernel is given, and the counts beyond which arguments are not read."""
-    return (kernel.pitches, kernel.bounds) if isinstance(kernel, LoopKernel | PoolKernel) else ((), ())
+    if isinstance(kernel, LoopKernel):
+        return kernel.pitches, kernel.bounds
+    return (kernel.pitches if isinstance(kernel, PoolKernel) else ()), ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,17 +50,34 @@ def each_line(
     writer: FunctionWriter,
     kernel: PoolKernel | PoolGradientKernel,
     tiles: tuple[Register, Register],
-    height: int,
+    rows: tuple[int, Register | None],
     emit: Callable[[Register, Register, Register], None],
 ) -> None:
-    """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all."""
+    """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all.
+
+    Planes have so many rows, or fewer where there is an end: those beyond are not visited.
+    """
+    height, last = rows
     begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in tiles)
-    with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
-        rest, row = writer.divide(loop.index, height)
+    end = writer.minimum(end, writer.integer(kernel.lines))
+
+    def line(row: Register, plane: Register) -> None:
         if kernel.schedule.along == "channels":
-            emit(row, rest, writer.integer(0))
+            emit(row, plane, writer.integer(0))
         else:
-            emit(row, *writer.divide(rest, kernel.channels))
+            emit(row, *writer.divide(plane, kernel.channels))
+
+    if last is None:
+        with writer.loop(begin, end) as loop:
+            plane, row = writer.divide(loop.index, height)
+            line(row, plane)
+        return
+    first, stop = writer.divide(begin, height)[0], writer.divide(writer.add(end, height - 1), height)[0]
+    with writer.loop(first, stop) as planes:
+        start = writer.multiply(planes.index, height)
+        low = writer.maximum(writer.binary("sub", begin, start), writer.integer(0))
+        with writer.loop(low, writer.minimum(writer.binary("sub", end, start), last)) as lines:
+            line(lines.index, planes.index)
 
 
 def each_channel_group(
@@ -130,11 +147,12 @@ class PoolEmitter:
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.tiles, self.kernel.out_size[0], self._emit_line)
+        height = self.kernel.out_size[0]
+        last = self.writer.minimum(self.ends[1], self.writer.integer(height)) if 1 in self.ends else None
+        each_line(self.writer, self.kernel, self.tiles, (height, last), self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
-        ends = [(place, self.ends[axis]) for axis, place in ((0, image), (1, row)) if axis in self.ends]
-        needed = all_below(self.writer, ends)
+        needed = self.writer.compare("icmp slt", image, self.ends[0]) if 0 in self.ends else None
         with self.writer.only_if(needed) if needed else nullcontext():
             self._needed_line(row, image, channel)
 
@@ -467,7 +485,7 @@ class PoolGradientEmitter:
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.tiles, self.kernel.in_size[0], self._emit_line)
+        each_line(self.writer, self.kernel, self.tiles, (self.kernel.in_size[0], None), self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
         line = self._line(row, image, channel)

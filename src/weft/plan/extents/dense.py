@@ -188,7 +188,9 @@ class _DenseCall:
         if not self._pitches and not self._bounds:
             return self._call
         assert isinstance(kernel, LoopKernel | PoolKernel)
-        kernel = replace(kernel, pitches=tuple(self._pitches), bounds=tuple(self._bounds))
+        kernel = replace(kernel, pitches=tuple(self._pitches))
+        if isinstance(kernel, LoopKernel):
+            kernel = replace(kernel, bounds=tuple(self._bounds))
         pitches, bounds = tuple(self._pitches.values()), tuple(self._bounds.values())
         return replace(self._call, kernel=kernel, pitches=pitches, bounds=bounds)
 
@@ -245,7 +247,7 @@ class _DenseCall:
         return self._sizes.get(limits[sum(kernel.limited[: axis - 1])].buffer) == digit.size
 
     def _is_bounded(self, kernel: LoopKernel, number: int, axis: int, where: tuple[int, Digit]) -> bool:
-        """Let a loop be told how many positions there are of an input that it would read farther; false if it cannot."""
+        """Let a loop be told how many positions there are of what it would read farther; false if it cannot."""
         (start, digit), read, last = where, number - len(kernel.outputs), len(kernel.sizes) - 1
         holder = None if digit.size is None else self._holders.get(digit.size)
         if read < 0 or holder is None or start % digit.whole:

@@ -57,7 +57,7 @@ class PoolKernel(Kernel):
     plane of the input, and lie as the output does. Of `limited` rows and columns of the input an argument has how many
     there are: what is beyond is no part of a maximum, and 0 in a mean. `ends` are among the dimensions of images, rows
     and columns of the output. `pitches` are strides that the caller gives: of images, rows, columns or channels (0 to
-    3) of an argument. It has no `bounds`.
+    3) of an argument.
     """
 
     name: str
@@ -78,7 +78,6 @@ class PoolKernel(Kernel):
     limited: Limited = UNLIMITED
     ends: tuple[int, ...] = ()
     pitches: tuple[tuple[int, int], ...] = ()
-    bounds: tuple[tuple[int, int], ...] = ()
 
     @property
     def lines(self) -> int:
