@@ -28,6 +28,7 @@ from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pool import INDEX_BYTES, PoolKernel
 
 ONE = Polynomial.constant(1)
+FLOATS = ("f16", "bf16", "f32", "f64")
 DenseKernel = LoopKernel | PoolKernel
 
 
@@ -225,41 +226,63 @@ class _DenseCall:
 
     def _ends_with(self, kernel: DenseKernel, number: int, digit: Digit, where: tuple[int, list[int], Walk]) -> bool:
         """Whether an argument is touched no farther along a digit that varies than it goes."""
-        start, axes, walk = where
-        if len(axes) != 1 or walk.steps[axes[0]][0] != digit.stride or digit.size is None:
+        found = _along(digit, *where)
+        if found is None:
             return False
-        (axis,) = axes
-        if isinstance(kernel, PoolKernel) and number == len(self._call.writes):
-            return self._windows_end(kernel, axis, digit)
-        end = self._ends.get(axis)
-        if start == 0 and end is not None and _is_within(end, digit):
+        if isinstance(kernel, PoolKernel) and number == len(self._call.writes) and found.axis in (1, 2):
+            return self._windows_end(kernel, found)
+        end = self._ends.get(found.axis)
+        if not found.first and end is not None and _is_within(end, found):
             return True
-        return isinstance(kernel, LoopKernel) and self._is_bounded(kernel, number, axis, (start, digit))
+        return isinstance(kernel, LoopKernel) and self._is_bounded(kernel, number, found)
 
-    def _windows_end(self, kernel: PoolKernel, axis: int, digit: Digit) -> bool:
-        """Whether windows of a pooling see no more than there is: rows or columns that are limited, and its images."""
-        if axis in (0, 3):
-            end = self._ends.get(axis)
-            return axis == 0 and end is not None and _is_within(end, digit)
-        if not kernel.limited[axis - 1] or kernel.adaptive or digit.whole != 1:
+    def _windows_end(self, kernel: PoolKernel, along: Along) -> bool:
+        """Whether windows of a pooling see no more than there is of rows or columns: these are limited."""
+        if not kernel.limited[along.axis - 1] or kernel.adaptive or along.times != 1 or along.first:
             return False
         limits = self._call.reads[len(self._call.reads) - sum(kernel.limited) :]
-        return self._sizes.get(limits[sum(kernel.limited[: axis - 1])].buffer) == digit.size
+        return self._sizes.get(limits[sum(kernel.limited[: along.axis - 1])].buffer) == along.size
 
-    def _is_bounded(self, kernel: LoopKernel, number: int, axis: int, where: tuple[int, Digit]) -> bool:
+    def _is_bounded(self, kernel: LoopKernel, number: int, along: Along) -> bool:
         """Let a loop be told how many positions there are of what it would read farther; false if it cannot."""
-        (start, digit), read, last = where, number - len(kernel.outputs), len(kernel.sizes) - 1
-        holder = None if digit.size is None else self._holders.get(digit.size)
-        if read < 0 or holder is None or start % digit.whole:
+        read, holder = number - len(kernel.outputs), self._holders.get(along.size)
+        if read < 0 or holder is None or along.first % along.times:
             return False
-        if read in kernel.schedule.transposed and kernel.inputs[read].dtype not in ("f32", "f64", "f16", "bf16"):
+        if read in kernel.schedule.transposed and kernel.inputs[read].dtype not in FLOATS:
             return False  # what is beyond is anything there, and a place to read at must be 0
-        if kernel.schedule.interleaved and axis == last:
+        if kernel.schedule.interleaved and along.axis == len(kernel.sizes) - 1:
             return False
-        self._bounds[number, axis] = LoopEnd(holder, -(start // digit.whole), digit.whole, kernel.sizes[axis])
+        most = kernel.sizes[along.axis]
+        self._bounds[number, along.axis] = LoopEnd(holder, -(along.first // along.times), along.times, most)
         return True
 
 
-def _is_within(end: End, digit: Digit) -> bool:
-    """Whether a loop ends where a digit does, or before."""
-    return end.size == digit.size and end.times == digit.whole and end.more <= 0 and end.whole == 1
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The dimension of a kernel that goes along a digit that varies, from a first position on.
+
+    There are size * times of its positions.
+    """
+
+    axis: int
+    first: int
+    times: int
+    size: Polynomial
+
+
+def _along(digit: Digit, start: int, axes: Sequence[int], walk: Walk) -> Along | None:
+    """Find it; None where there is none, or several. Other dimensions stay inside of one of its positions."""
+    if not axes or digit.size is None:
+        return None
+    axis = max(axes, key=lambda one: walk.steps[one][0])
+    step = walk.steps[axis][0] // digit.stride
+    others = (walk.steps[one] for one in axes if one != axis)
+    inside = start % step + sum(other // digit.stride * (count - 1) for other, count in others)
+    if digit.whole % step or inside >= step:
+        return None
+    return Along(axis, start // step, digit.whole // step, digit.size)
+
+
+def _is_within(end: End, along: Along) -> bool:
+    """Whether a loop ends where a tensor does, or before."""
+    return end.size == along.size and end.times == along.times and end.more <= 0 and end.whole == 1
