@@ -95,17 +95,12 @@ def test_loops_end_along_every_dimension(target: Target, shape: tuple[int, ...])
 @pytest.mark.parametrize("crossed", [False, True])
 def test_loops_take_strides_and_counts_of_what_lies_without_gaps(target: Target, crossed: bool) -> None:
     shape = (3, 20, 37)
-    order = (0, 2, 1) if crossed else (0, 1, 2)
-    out, read = View("f32", torch.empty(shape).stride()), View("f32", torch.empty(shape).permute(order).stride())
-    sizes = tuple(torch.empty(shape).permute(order).shape)
-    if crossed:  # what is written lies in rows, what is read across
-        sizes, out, read = (3, 20, 37), out, View("f32", (20 * 37, 1, 20))
+    out, read = View("f32", (20 * 37, 37, 1)), View("f32", (20 * 37, 1, 20) if crossed else (20 * 37, 37, 1))
     body = (Instruction("neg", (0,), "f32"),)
-    planned = plan_loop(LoopExpression("loop", sizes, (out,), (read,), body, (1,)), target)
-    assert planned.sizes == sizes or not crossed
+    planned = plan_loop(LoopExpression("loop", shape, (out,), (read,), body, (1,)), target)
     assert bool(planned.schedule.transposed) is crossed
     kernel = LoopKernel(
-        "loop", sizes, (out,), (read,), body, (1,), planned.schedule,
+        "loop", shape, (out,), (read,), body, (1,), planned.schedule,
         ends=(1, 2), pitches=((0, 0), (0, 1), (1, 0), (1, 2 if crossed else 1)), bounds=((1, 1), (1, 2)),
     )  # fmt: skip
     run = called(emit_loop, kernel, target)
@@ -115,8 +110,7 @@ def test_loops_take_strides_and_counts_of_what_lies_without_gaps(target: Target,
             x = torch.randn(3, high, wide)
             given = x.mT.contiguous() if crossed else x
             memory = torch.full((3 * rows * columns + 32,), NAN)
-            across = (3, high) if crossed else (3, wide)
-            steps = (rows * columns, columns, high * wide, across[1])
+            steps = (rows * columns, columns, high * wide, high if crossed else wide)
             run(
                 [memory[16:], torch.cat([given.flatten(), torch.full((64,), NAN)])], [rows, columns, *steps, high, wide]
             )
