@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.plan.plan_runner import EAGER, Machine, random_plan
 
 from weft.errors import InternalError
 from weft.plan.check import MOST_SHOWN, check_plan, overlap
-from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
+from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, LoopEnd, Pitch, Plan, Run, Wait
 from weft.plan.kernels.kernel import ByteBox, box, disjoint
 from weft.plan.memory.arena import ALIGNMENT, place
 from weft.plan.schedule.lanes import schedule
@@ -46,6 +47,21 @@ def with_bytes(plan: Plan, number: int, size: int) -> Plan:
 
 
 INPUT = Plan((Buffer("input", 0, 256), Buffer("output", 0, 256)), (KernelCall(NEGATE, (Location(1),), (Location(0),)),))
+
+SIZE = Buffer("input", 1, 4)
+BOUND = LoopEnd(2, 0, 1, 64)
+ASKED = replace(NEGATE, ends=(0,), bounds=((1, 0),))
+DENSE = Plan(
+    (*INPUT.buffers, SIZE),
+    (KernelCall(ASKED, (Location(1),), (Location(0),), ends=(BOUND,), bounds=(BOUND,)),),
+    tight=(0,),
+    dense=(0,),
+)
+
+
+def with_call(plan: Plan, **changed: Any) -> Plan:
+    return replace(plan, calls=(replace(plan.calls[0], **changed),))
+
 
 # What is done to a plan -> all that is said of it.
 BROKEN: dict[str, tuple[Plan, list[str]]] = {
@@ -129,6 +145,32 @@ BROKEN: dict[str, tuple[Plan, list[str]]] = {
     "a share that nobody runs": (
         replace(PAIR, lanes=((Run(0, 0, 1, (0, 3)),), (Run(0, 0, 1, (2, 3)),))),
         ["call 0 runs the shares [(0, 3), (2, 3)] of tiles [0, 1)"],
+    ),
+    "a buffer without gaps": (DENSE, []),
+    "a count that is not given": (
+        with_call(DENSE, bounds=()),
+        ["call 0 is not given the strides and counts that its kernel asks for"],
+    ),
+    "a stride that nobody asks for": (
+        with_call(DENSE, pitches=(Pitch(1, (2,)),)),
+        ["call 0 is not given the strides and counts that its kernel asks for"],
+    ),
+    "a count of what may have gaps": (
+        replace(DENSE, dense=()),
+        ["call 0 is given strides or counts of what is not dense"],
+    ),
+    "without gaps, but read beyond": (replace(DENSE, tight=()), ["a buffer is dense, but not tight"]),
+    "a size in a result": (
+        with_call(DENSE, bounds=(replace(BOUND, size=1),)),
+        ["call 0 is given sizes that no input holds"],
+    ),
+    "an input without gaps that is written": (
+        with_call(DENSE, writes=(Location(0),)),
+        ["call 0 writes to an input that is dense"],
+    ),
+    "a check of what has no gaps": (
+        replace(DENSE, checks=INPUT.calls),
+        ["what runs before all calls touches a buffer that is dense"],
     ),
     "a call before the first": (
         replace(PAIR, lanes=((Run(0, 0, 1), Run(-1, 0, 1)),)),

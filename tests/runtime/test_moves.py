@@ -53,6 +53,13 @@ def test_a_row_of_words_says_all_of_a_move() -> None:
     assert list(table_of_moves([row], [], 5)) == [1, 0, 5, *row]
 
 
+def test_what_code_takes_as_it_lies_is_where_it_is_at_all_sizes() -> None:
+    steps = [(5, 64, 24), (6, 4, 4)]
+    assert not LargePlace(3, 640, tight=True).is_there(steps)
+    assert LargePlace(3, 640, tight=True).is_there([(1, 64, 24), (6, 4, 4)])
+    assert LargePlace(3, 640, tight=True, dense=True).is_there(steps)
+
+
 def test_dimensions_that_all_lie_apart_are_not_moved_natively() -> None:
     assert LargePlace(0, 0).move([(2, 10**place * 4, 3**place * 4) for place in range(MOVED_DIMENSIONS + 2)], 4) is None
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
 
@@ -47,7 +47,7 @@ from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
 from weft.errors import InternalError
 from weft.plan.extents.axes import tiles_of_first
-from weft.plan.form.plan import KernelCall, Lane, Location, LoopEnd, NeededTiles, Plan, Wait
+from weft.plan.form.plan import KernelCall, Lane, Location, LoopEnd, NeededTiles, Pitch, Plan, Wait
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.check import CheckKernel
@@ -323,7 +323,8 @@ def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> N
         _write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
 
 
-Given = tuple[Sequence[Register], Sequence[Register]]  # the addresses of a kernel's arguments, and where loops end
+# The addresses of a kernel's arguments, and numbers of this call: where loops end, then strides and counts.
+Given = tuple[Sequence[Register], Sequence[Register]]
 ShareOf = tuple[int, int]  # the number of a share, and of how many
 
 
@@ -384,6 +385,7 @@ class _CallWriter:
         if begin < end:
             addresses = [self.address(place) for place in call.arguments]
             ends = [self._count(end) for end in call.ends]
+            ends += [*map(self._pitch, call.pitches), *map(self._count, call.bounds)]
             if call.needed is not None:
                 self._run_needed(call, call.needed, (addresses, ends), (begin, end), share)
             else:
@@ -438,10 +440,18 @@ class _CallWriter:
         f.branch(skip)
         f.begin_block(skip)
 
+    def _size(self, buffer: int) -> Register:
+        """Write the size of this call that a buffer holds."""
+        return self.writer.convert("sext", self.writer.load("i32", self.address(Location(buffer))), "i64")
+
+    def _pitch(self, pitch: Pitch) -> Register:
+        """Write how far apart elements of a dense argument are in this call."""
+        f = self.writer
+        return reduce(partial(f.binary, "mul"), map(self._size, pitch.sizes), f.integer(pitch.number))
+
     def _count(self, end: LoopEnd) -> Register:
         """Write where a loop ends in this call."""
-        f = self.writer
-        size = f.convert("sext", f.load("i32", self.address(Location(end.size))), "i64")
+        f, size = self.writer, self._size(end.size)
         whole = f.add(size, end.more + end.whole - 1)
         if end.whole > 1:
             whole = f.binary("and", whole, f.integer(-end.whole))

@@ -6,6 +6,7 @@ one graph, or a forward with the graphs of its backwards. A loaded file comes wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -357,7 +358,12 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
     varying = question.varying
     if varying is not None:
         roots = dict(zip(graph.roots(), lifted.roots(), strict=True))
-        varying = replace(varying, within={roots[value]: within for value, within in varying.within.items()})
+        now, times = {value: roots.get(value, value) for value in varying.dense}, Counter(roots.values())
+        varying = replace(
+            varying,
+            within={roots[value]: within for value, within in varying.within.items()},
+            dense={now[value]: strides for value, strides in varying.dense.items() if times[now[value]] <= 1},
+        )
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose, varying)
     draft = planner.draft(lifted)
     if ahead is not None and not forward:

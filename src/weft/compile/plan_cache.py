@@ -146,7 +146,8 @@ def _varying_text(question: Question, position: Mapping[Value, int]) -> str:
     )
     numbers = sorted((position[value], str(size)) for value, size in varying.numbers.items())
     sizes = sorted((position[value], str(size)) for value, size in varying.holders.items())
-    return repr((held, len(varying.within), [*places], numbers, sizes))
+    dense = sorted((position[value], [*map(str, own)]) for value, own in varying.dense.items())
+    return repr((held, len(varying.within), [*places], numbers, sizes, dense))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,9 +27,9 @@ from weft.passes.within import UnboundedError, Within, any_varies, prefix
 from weft.passes.work import work_of
 from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
-from weft.runtime.large_forms import has_known_strides
+from weft.runtime.large_forms import GrowingInput, ResultPart, VaryingInput, has_known_strides
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
-from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable
+from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, memories_of, parts_of_results
 from weft.target import host_target
 from weft.trace.traced import Traced
 
@@ -86,14 +87,20 @@ class VaryingCompiler:
         now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
         ends = [now[value] for value in forward]
         numbers = {inputs[place.value]: Polynomial.atom(place.value) for place in sizes}
-        varying = VaryingSizes(found.sizes, within, _within_inputs(graph, inputs, given | tangents), numbers)
-        compiled = self._compile(found.graph, lasting, trusted=trusted, forward=ends, varying=varying)
-        compiled.of_operators = False
         pairs = zip(graph.roots(), lifted.roots(), strict=True)
         kept = frozenset(root for root, value in pairs if root in strides.loose and has_extents(value.type))
         given_out = [root.value for root in graph.results if root.value not in kept]
         if not all(has_known_strides(value.type, is_fixed=value in self._fixed) for value in given_out):
             raise UnboundedError("a result whose size varies has gaps in memory")
+        lifted_of = dict(zip(graph.roots(), lifted.roots(), strict=True))
+        parts = parts_of_results(
+            graph, lifted_of, dict(zip(graph.roots(), found.within, strict=False)), (kept, self._fixed)
+        )
+        memories = memories_of(graph, given, growing, tangents)
+        dense = {**_dense_inputs(graph, memories, inputs), **_dense_results(graph, parts, now)}
+        varying = VaryingSizes(found.sizes, within, _within_inputs(graph, inputs, given | tangents), numbers, dense)
+        compiled = self._compile(found.graph, lasting, trusted=trusted, forward=ends, varying=varying)
+        compiled.of_operators = False
         made = Largest(
             compiled, found, sizes, not self._is_alone, kept, frozenset(given), tangents, growing, work_of(lifted),
             self._fixed,
@@ -139,6 +146,27 @@ def _within_inputs(graph: Graph, now: Mapping[Value, Value], known: Mapping[Valu
         now[value]: known[value] if value in known else tuple(map(prefix, kind.shape))
         for value, kind in kinds
         if isinstance(kind, TensorType) and has_extents(kind)
+    }
+
+
+Strides = tuple[Polynomial, ...]
+
+
+def _dense_inputs(graph: Graph, memories: Iterable[VaryingInput], now: Mapping[Value, Value]) -> dict[Value, Strides]:
+    """The strides of inputs that nothing is written to, for a graph of the largest sizes to take them as they lie."""
+    written = {write.input for write in graph.writes}
+    values = ((graph.inputs[one.index], one) for one in memories if not isinstance(one, GrowingInput))
+    return {now[value]: one.own_strides for value, one in values if value not in written}
+
+
+def _dense_results(graph: Graph, parts: Mapping[Value, ResultPart], now: Mapping[Value, Value]) -> dict[Value, Strides]:
+    """The same of results that are no writes, and of which no other one is a part."""
+    written, times = (
+        {write.value for write in graph.writes},
+        Counter(now[root] for root in dict.fromkeys(graph.roots())),
+    )
+    return {
+        now[root]: part.own_strides for root, part in parts.items() if root not in written and times[now[root]] == 1
     }
 
 

@@ -7,7 +7,9 @@ must hold, however fast or slow the lanes are:
 - every intermediate lies inside the arena;
 - two runs that touch the same bytes of a buffer, one of them writing, are ordered by the waits as their calls are;
 - two intermediates that share bytes of the arena are never in use at the same time, and neither are they if the calls
-  run one after another.
+  run one after another;
+- calls have the strides and counts that their kernels ask for, of arguments that are dense; what is dense is touched by
+  kernels alone that can ask for them, and no input that is written.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MOST_SHOWN = 20
 
 def check_plan(plan: Plan) -> None:
     """Raise an InternalError that lists every problem of a plan with lanes and offsets."""
-    problems = [*_tile_problems(plan), *_offset_problems(plan)]
+    problems = [*_tile_problems(plan), *_offset_problems(plan), *_dense_problems(plan)]
     known = range(len(plan.calls))
     lanes = tuple(
         tuple(item for item in lane if isinstance(item, Wait) or item.call in known) for lane in lanes_of(plan)
@@ -92,6 +94,29 @@ def _offset_problems(plan: Plan) -> Iterator[str]:
         for place, found in zip(call.arguments, _boxes(plan, number, 0, call.kernel.tile_count), strict=True):
             if found is not None and not 0 <= found.low <= found.high <= plan.buffers[place.buffer].bytes:
                 yield f"call {number} touches bytes up to {found.high} of buffer {place.buffer}, beyond its end"
+
+
+def _dense_problems(plan: Plan) -> Iterator[str]:
+    for number, call in enumerate(plan.calls):
+        pitches, bounds = getattr(call.kernel, "pitches", None), getattr(call.kernel, "bounds", ())
+        if (len(pitches or ()), len(bounds)) != (len(call.pitches), len(call.bounds)):
+            yield f"call {number} is not given the strides and counts that its kernel asks for"
+        dense = [at for at, place in enumerate(call.arguments) if place.buffer in plan.dense]
+        if dense and pitches is None:
+            yield f"call {number} touches dense buffers, of which its kind of kernel knows nothing"
+        if not {argument for argument, _ in (*(pitches or ()), *bounds)} <= {*dense}:
+            yield f"call {number} is given strides or counts of what is not dense"
+        held = {size for pitch in call.pitches for size in pitch.sizes} | {bound.size for bound in call.bounds}
+        if any(plan.buffers[size].kind != "input" for size in held):
+            yield f"call {number} is given sizes that no input holds"
+        for place in call.writes:
+            if place.buffer in plan.dense and plan.buffers[place.buffer].kind == "input":
+                yield f"call {number} writes to an input that is dense"
+    for call in (*plan.packing, *plan.checks):
+        if any(place.buffer in plan.dense for place in call.arguments):
+            yield "what runs before all calls touches a buffer that is dense"
+    if not {*plan.dense} <= {*plan.tight}:
+        yield "a buffer is dense, but not tight"
 
 
 def _order_problems(plan: Plan, order: Order) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
+from weft.plan.extents.dense import Digits, digits_of
 from weft.plan.extents.handed_on import HandedOn
 from weft.plan.extents.needed import VaryingBuffers, with_needed_tiles
 from weft.plan.extents.parts import VaryingSizes, parts_of
@@ -70,7 +71,30 @@ def _varying_buffers(region: Region, fused: Fused, handed_on: HandedOn) -> Varyi
         given,
         frozenset(inputs[index] for index in read),
         {number: ramp for number, ramp in constants if ramp is not None},
+        _forms(region, fused, handed_on),
     )
+
+
+def _forms(region: Region, fused: Fused, handed_on: HandedOn) -> dict[int, Digits]:
+    """How tensors lie that only callers and a region touch, as far as they may be dense, by buffers' numbers."""
+    varying, found = handed_on.varying, dict[int, Digits]()
+    for number, buffer in enumerate(fused.plan.buffers):
+        if buffer.kind == "input":
+            value = region.inputs[buffer.index]
+            strides, within = tensor_type(value).strides, varying.inputs.get(value)
+            is_alone = handed_on.is_read_alone(region, value)
+        elif buffer.kind == "output":
+            value, strides = region.outputs[buffer.index], fused.strides[buffer.index]
+            within, is_alone = varying.within.get(value), handed_on.is_result_alone(region, value)
+        else:
+            continue
+        own = varying.dense.get(value)
+        if own is not None and within is not None and is_alone:
+            item = tensor_type(value).dtype.itemsize
+            digits = digits_of([step * item for step in strides], own, within, item)
+            if digits is not None:
+                found[number] = digits
+    return found
 
 
 def ramp_of(tensor: torch.Tensor) -> tuple[int, int] | None:

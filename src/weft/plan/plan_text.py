@@ -31,6 +31,9 @@ def plan_text(plan: Plan, model: MachineModel) -> str:
         lines.append("  by estimate one lane is done sooner; the clock tries both")
     if plan.packing:
         lines.append(f"  packing when a weight has changed: {counted(len(plan.packing), 'call')}")
+    if plan.dense:
+        names = ", ".join(f"{plan.buffers[number].kind}{plan.buffers[number].index}" for number in plan.dense)
+        lines.append(f"  without gaps at any sizes: {names}")
     lines.append(f"  arena of {plan.arena_bytes} bytes, {live_bytes(plan)} in use at once at most in order")
     return "\n".join(lines)
 

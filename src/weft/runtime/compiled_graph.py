@@ -246,6 +246,26 @@ class CompiledGraph:
             return None
         return self.regions[0], self._alone, self._order or tuple(range(len(self.roots)))
 
+    def dense(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Which inputs and roots lie without gaps at any sizes, where these vary, by their places."""
+        plans = [one.plan for one in self.planned.regions]
+        buffers = [{(plan.buffers[at].kind, plan.buffers[at].index) for at in plan.dense} for plan in plans]
+        inputs = {value: place for place, value in enumerate(self.planned.compiled.inputs)}
+        read = {
+            inputs[value]
+            for known, values in zip(buffers, self._region_inputs, strict=True)
+            for index, value in enumerate(values)
+            if ("input", index) in known
+        }
+        now = dict(zip(self._graph.roots(), self.planned.compiled.roots(), strict=True))
+        given = {
+            place
+            for place, root in enumerate(now[root] for root in self.roots)
+            if root.op == "item" and root.operands[0].op == NATIVE
+            if ("output", root.attributes["index"]) in buffers[root.operands[0].attributes["region"]]
+        }
+        return frozenset(read), frozenset(given)
+
     @property
     def is_one_region(self) -> bool:
         """Whether all of it is one region."""

@@ -54,6 +54,14 @@ class VaryingInput:
         self.item = kind.dtype.itemsize
         self.is_float = kind.dtype.is_floating_point
         self.bytes = extent_bytes(self.largest)
+        self.is_dense = False  # whether code finds it without gaps, at the beginning of the memory
+
+    @property
+    def own_strides(self) -> tuple[Polynomial, ...]:
+        """How far its elements are apart at any sizes."""
+        if self.part is not None:
+            return self.part.own_strides
+        return tuple(_dense(self._sizes, self._order, 1))
 
     @property
     def largest(self) -> OutputType:
@@ -78,6 +86,10 @@ class VaryingInput:
 
     def put(self, memory: torch.Tensor, tensor: torch.Tensor, taker: Taker | None) -> None:
         """Put a tensor where it belongs in its largest form."""
+        if self.is_dense:
+            strides = _dense_strides(tensor.shape, self._order) if taker is None else taker[1]
+            memory.as_strided(tensor.shape, strides).copy_(tensor)
+            return
         part = memory if taker is None else _part_of(memory, taker)
         if taker is not None:
             tensor = tensor.reshape(part.shape)
@@ -145,6 +157,17 @@ class ResultPart:
             len(within[place]) > 1 and any(factor.size is not None for factor in within[place]) for place in varying
         )
 
+    @property
+    def own_strides(self) -> tuple[Polynomial, ...]:
+        """How far its elements are apart at any sizes."""
+        if self._strides is not None:
+            return self._strides
+        return tuple(_dense(self._sizes, self._own_order, 1))
+
+    @property
+    def _own_order(self) -> Sequence[int]:
+        return range(len(self._sizes)) if self._row_major else self._order
+
     def taker(self, written: SizeArithmetic) -> str:
         """The text of a taker: the shape, the strides, and what takes the part from the largest form."""
         shape, strides = self.form(written)
@@ -162,7 +185,7 @@ class ResultPart:
             return shape, [written.size(stride) for stride in self._strides]
         strides, step = ["1"] * len(shape), "1"
         # As PyTorch counts, a dimension of no elements takes as much room as one of one.
-        for place in reversed(range(len(shape)) if self._row_major else self._order):
+        for place in reversed(self._own_order):
             strides[place] = step
             size = f"({shape[place]} or 1)"
             step = written.kept(size if step == "1" else f"{step} * {size}")
@@ -170,8 +193,7 @@ class ResultPart:
 
     def steps(self, kind: OutputType) -> list[SizeStep]:
         """How the part lies in the largest form, and by itself, the outermost factor of a dimension first."""
-        item, found = kind.dtype.itemsize, []
-        order = range(len(self._sizes)) if self._row_major else self._order
+        item, found, order = kind.dtype.itemsize, [], self._own_order
         if self._strides is None:
             strides = _dense(self._sizes, order, item)
         else:
@@ -236,6 +258,14 @@ def _dense(sizes: Sequence[Polynomial], order: Sequence[int], item: int) -> list
     return found
 
 
+def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The same in elements, for one size of each dimension."""
+    step, found = 1, [1] * len(shape)
+    for place in reversed(order):
+        found[place], step = step, step * shape[place]
+    return found
+
+
 def _single(size: int) -> tuple[Any, ...]:
     return (_Part(today(size), size.expression if isinstance(size, Extent) else None),)
 
@@ -256,12 +286,15 @@ def varies(kind: Any) -> bool:
     return isinstance(kind, TensorType) and has_extents(kind)
 
 
-def taken(output: torch.Tensor, taker: Taker | None) -> torch.Tensor:
-    """The part of the largest form that counts, in memory of its own; or all of it, where it does not vary."""
+def taken(output: torch.Tensor, taker: Taker | None, *, is_dense: bool = False) -> torch.Tensor:
+    """The part of the largest form that counts, in memory of its own; or all of it, where it does not vary.
+
+    What `is_dense` lies at the beginning of the largest form's memory as it does by itself.
+    """
     if taker is None:
         return output
     shape, strides, _ = taker
-    output = _part_of(output, taker).reshape(shape)
+    output = output.as_strided(shape, strides) if is_dense else _part_of(output, taker).reshape(shape)
     found = part = torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device)
     for place, (size, step) in enumerate(zip(shape, strides, strict=True)):
         if step == 0 and size > 1:  # the same number at all places, which is written once

@@ -34,9 +34,12 @@ class LargePlace:
     tight: bool = False
     """Whether code touches nothing beyond the tensor: it needs no larger memory where it lies as it would there."""
 
+    dense: bool = False
+    """Whether code expects the tensor as it lies by itself, without gaps: it never needs larger memory."""
+
     def is_there(self, steps: Sequence[Step]) -> bool:
         """Whether a tensor can be where it is."""
-        return self.tight and all(large == own for count, large, own in steps if count > 1)
+        return self.dense or (self.tight and all(large == own for count, large, own in steps if count > 1))
 
     def move(self, steps: Sequence[Step], item: int) -> tuple[int, ...] | None:
         """The words of a move; None where a tensor has too many dimensions that lie apart."""
@@ -97,8 +100,10 @@ class MovedCode:
         self._pick = itemgetter(*order) if len(order) > 1 else lambda given: [given[place] for place in order]
         self.kinds = tuple(kinds)
         self._pool = block_pool(executable.frame_bytes)
-        buffers = (executable.plan.buffers[number] for number in executable.plan.tight)
-        self._tight = {(buffer.kind, buffer.index) for buffer in buffers}
+        self._tight, self._dense = (
+            {(executable.plan.buffers[number].kind, executable.plan.buffers[number].index) for number in numbers}
+            for numbers in (executable.plan.tight, executable.plan.dense)
+        )
 
     def place(
         self, inputs: Mapping[int, int], cleared: Collection[int], outputs: Mapping[int, int]
@@ -114,14 +119,20 @@ class MovedCode:
         offsets, end = places_behind(self._executable.frame_bytes, sizes)
         self._pool = block_pool(end)
         before = {
-            index: LargePlace(slot or 0, offset, size if index in cleared else 0, self.is_tight("input", index))
+            index: self._place("input", index, slot or 0, offset, size if index in cleared else 0)
             for (index, size), slot, offset in zip(inputs.items(), slots, offsets, strict=False)
         }
         rest = zip(outputs, offsets[len(inputs) :], strict=True)
         return before, {
-            index: LargePlace(self._executable.output_slot(index), offset, tight=self.is_tight("output", index))
-            for index, offset in rest
+            index: self._place("output", index, self._executable.output_slot(index), offset) for index, offset in rest
         }
+
+    def _place(self, kind: BufferKind, index: int, slot: int, offset: int, cleared: int = 0) -> LargePlace:
+        return LargePlace(slot, offset, cleared, self.is_tight(kind, index), self.is_dense(kind, index))
+
+    def is_dense(self, kind: BufferKind, index: int) -> bool:
+        """Whether an input or output lies as it does by itself at any sizes."""
+        return (kind, index) in self._dense
 
     def is_tight(self, kind: BufferKind, index: int) -> bool:
         """Whether nothing of an input or output is touched beyond the sizes of a call."""
@@ -130,9 +141,10 @@ class MovedCode:
     def room(self, kind: BufferKind, index: int, size: int, *, always: bool) -> int:
         """How much larger memory an input or output needs, of so many bytes at most.
 
-        It needs none where tensors `always` lie as they would there, and code touches nothing beyond them.
+        It needs none where code takes it as it lies, or where tensors `always` lie as they would there and code touches
+        nothing beyond them.
         """
-        return 0 if always and self.is_tight(kind, index) else size
+        return 0 if self.is_dense(kind, index) or (always and self.is_tight(kind, index)) else size
 
     def moves(
         self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None], work: int

@@ -46,7 +46,7 @@ class Moved:
 
     def words(self, written: SizeArithmetic) -> list[str] | None:
         """The texts of the words of its move; none where it lies where it is, None where too much lies apart."""
-        if self.place.tight and lie_there(self.steps):
+        if self.place.dense or (self.place.tight and lie_there(self.steps)):
             return []
         steps = [step for step in self.steps if step.count != ONE]
         whole, kept = self._joined(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -107,7 +107,10 @@ class VaryingExecutable:
         self.roots = tuple(dict.fromkeys(graph.roots()))
         inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.work = largest.work
-        self._inputs = [*_memories(graph, largest)]
+        self._inputs = [*memories_of(graph, largest.given, largest.growing, largest.within)]
+        dense, self._dense = self.compiled.dense()
+        for one in self._inputs:
+            one.is_dense = one.index in dense
         position = {value: index for index, value in enumerate(self.compiled.roots)}
         lifted_of = dict(zip(graph.roots(), lifted.roots(), strict=True))
         now = dict(zip(graph.roots(), largest.sized.graph.roots(), strict=False))  # behind them what grows is written
@@ -115,14 +118,8 @@ class VaryingExecutable:
         self._order = tuple(position[now[root]] for root in self.roots)
         self._sources = tuple(map(inputs.get, self.roots))  # of inputs that are given back
         self.within = within
-        whole = largest.kept | inputs.keys()
-        kinds: dict[Value, Any] = {root: value.type for root, value in lifted_of.items()}
-        kinds |= {root: root.type for root in self.roots if isinstance(root.type, TensorType)}
-        parted = {root for root in self.roots if root not in whole and varies(kinds[root])}
-        self._parts = tuple(
-            ResultPart(kinds[root], within[root], is_fixed=root in largest.fixed) if root in parted else None
-            for root in self.roots
-        )
+        parts = parts_of_results(graph, lifted_of, within, (largest.kept, largest.fixed))
+        self._parts = tuple(map(parts.get, self.roots))
         memories = {one.index for one in self._inputs}
         large = {value: index for index, value in enumerate(largest.sized.graph.inputs)}
         self._writes = [
@@ -316,7 +313,7 @@ class VaryingExecutable:
                 if outputs[place] is not given[source]:
                     given[source].copy_(outputs[place])  # else machine code has written it in place
             found = [
-                own[source] if source is not None else taken(outputs[place], taker)
+                own[source] if source is not None else taken(outputs[place], taker, is_dense=place in self._dense)
                 for place, source, taker in zip(self._order, self._sources, call.takers, strict=True)
             ]
             for one, memory in memories:  # of which an answer may have been a part
@@ -409,16 +406,39 @@ class VaryingExecutable:
         return call if moves is None else replace(call, answers=NewTensors(kinds), moves=moves)
 
 
-def _memories(graph: Graph, largest: Largest) -> Iterator[VaryingInput]:
-    """The memory of inputs that vary; what comes in its largest form needs none."""
+def memories_of(
+    graph: Graph, given: Collection[Value], growing: Mapping[Value, Value], within: Mapping[Value, Within]
+) -> Iterator[VaryingInput]:
+    """The memory of inputs that vary; what is `given` comes in its largest form, and needs none."""
     for index, value in enumerate(graph.inputs):
-        if not isinstance(value.type, TensorType) or not varies(value.type) or value in largest.given:
+        if not isinstance(value.type, TensorType) or not varies(value.type) or value in given:
             continue
-        if value in largest.growing:
-            concat = largest.growing[value]
+        if value in growing:
+            concat = growing[value]
             yield GrowingInput(index, value.type, concat.attributes["dimension"], grown_type(concat))
         else:
-            yield VaryingInput(index, value.type, largest.within.get(value))
+            yield VaryingInput(index, value.type, within.get(value))
+
+
+def parts_of_results(
+    graph: Graph,
+    lifted: Mapping[Value, Value],
+    within: Mapping[Value, Within],
+    roots: tuple[Collection[Value], Collection[Value]],
+) -> dict[Value, ResultPart]:
+    """How roots that vary lie in their largest form and by themselves, but those that stay in it or are inputs.
+
+    `roots` are those that stay, and those whose strides are the same at any size.
+    """
+    kept, fixed = roots
+    kinds: dict[Value, Any] = {root: value.type for root, value in lifted.items()}
+    kinds |= {root: root.type for root in lifted if isinstance(root.type, TensorType)}
+    whole = {*kept, *graph.inputs}
+    return {
+        root: ResultPart(kinds[root], within[root], is_fixed=root in fixed)
+        for root in dict.fromkeys(graph.roots())
+        if root not in whole and varies(kinds[root])
+    }
 
 
 def _by_rule(value: Value, *operands: Any) -> Any:

@@ -92,6 +92,37 @@ def test_loops_end_along_every_dimension(target: Target, shape: tuple[int, ...])
 
 
 @each_target
+@pytest.mark.parametrize("crossed", [False, True])
+def test_loops_take_strides_and_counts_of_what_lies_without_gaps(target: Target, crossed: bool) -> None:
+    shape = (3, 20, 37)
+    out, read = View("f32", (20 * 37, 37, 1)), View("f32", (20 * 37, 1, 20) if crossed else (20 * 37, 37, 1))
+    body = (Instruction("neg", (0,), "f32"),)
+    planned = plan_loop(LoopExpression("loop", shape, (out,), (read,), body, (1,)), target)
+    assert bool(planned.schedule.transposed) is crossed
+    kernel = LoopKernel(
+        "loop", shape, (out,), (read,), body, (1,), planned.schedule,
+        ends=(1, 2), pitches=((0, 0), (0, 1), (1, 0), (1, 2 if crossed else 1)), bounds=((1, 1), (1, 2)),
+    )  # fmt: skip
+    run = called(emit_loop, kernel, target)
+    for rows, columns in [(20, 37), (0, 5), (5, 0), (1, 1), (3, 16), (16, 3), (17, 33), (19, 36), (20, 1)]:
+        for fewer in (0, 1, 2):  # of what is read
+            high, wide = max(rows - fewer, 0), max(columns - fewer, 0)
+            x = torch.randn(3, high, wide)
+            given = x.mT.contiguous() if crossed else x
+            memory = torch.full((3 * rows * columns + 32,), NAN)
+            steps = (rows * columns, columns, high * wide, high if crossed else wide)
+            run(
+                [memory[16:], torch.cat([given.flatten(), torch.full((64,), NAN)])], [rows, columns, *steps, high, wide]
+            )
+            assert memory[:16].isnan().all()
+            assert memory[16 + 3 * rows * columns :].isnan().all()
+            found = memory[16 : 16 + 3 * rows * columns].view(3, rows, columns)
+            torch.testing.assert_close(found[:, :high, :wide], -x, rtol=0, atol=0)
+            if not crossed:
+                assert not found.isnan().any()
+
+
+@each_target
 @pytest.mark.parametrize("along_rows", [False, True])
 @pytest.mark.parametrize("shape", [(5, 37), (3, 300), (40, 5), (33, 64)], ids=str)
 def test_rows_and_columns_of_reductions_end(target: Target, shape: tuple[int, int], along_rows: bool) -> None:

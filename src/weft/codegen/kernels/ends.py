@@ -1,4 +1,4 @@
-"""Take parameters of kernels' functions apart: buffers, tiles, and the counts at which loops end where sizes vary."""
+"""Take parameters of kernels' functions apart: buffers, tiles, and counts and strides where sizes vary."""
 
 from __future__ import annotations
 
@@ -38,24 +38,45 @@ Ended = (
 
 def parameter_kinds(kernel: Ended, pointers: Sequence[str]) -> list[str]:
     """List the types of a function's parameters."""
-    return [*pointers, "i64", "i64", *["i64"] * len(kernel.ends)]
+    return [*pointers, "i64", "i64", *["i64"] * (len(kernel.ends) + sum(map(len, _of_dense(kernel))))]
+
+
+Dimension = tuple[int, int]
+"""A dimension of an argument: the argument's number, and that of the dimension."""
+
+
+def _of_dense(kernel: Ended) -> tuple[Sequence[Dimension], Sequence[Dimension]]:
+    """The strides that a kernel is given, and the counts beyond which arguments are not read."""
+    if isinstance(kernel, LoopKernel):
+        return kernel.pitches, kernel.bounds
+    return (kernel.pitches if isinstance(kernel, PoolKernel) else ()), ()
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a kernel's function is given: buffers, the tiles to run, and where loops along dimensions end."""
+    """What a kernel's function is given: buffers, the tiles to run, and where loops along dimensions end.
+
+    Of dense arguments also strides, in elements, and how many positions there are to read.
+    """
 
     pointers: list[Register]
     begin: Register
     end: Register
     ends: dict[int, Register]
+    pitches: dict[Dimension, Register]
+    bounds: dict[Dimension, Register]
 
     @classmethod
     def of(cls, f: FunctionWriter, kernel: Ended) -> Parameters:
         """Take the parameters of a kernel's function apart."""
-        count = len(f.parameters) - len(kernel.ends)
+        pitched, bounded = _of_dense(kernel)
+        count = len(f.parameters) - len(kernel.ends) - len(pitched) - len(bounded)
         *pointers, begin, end = f.parameters[:count]
-        return cls(pointers, begin, end, dict(zip(kernel.ends, f.parameters[count:], strict=True)))
+        rest = iter(f.parameters[count:])
+        # In this order; each takes as many as it has names for.
+        ends = dict(zip(kernel.ends, rest, strict=False))
+        pitches, bounds = (dict(zip(names, rest, strict=False)) for names in (pitched, bounded))
+        return cls(pointers, begin, end, ends, pitches, bounds)
 
 
 def limit(f: FunctionWriter, address: Register, most: int) -> Register:

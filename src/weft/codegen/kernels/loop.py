@@ -7,6 +7,9 @@ shared out over calls changes no bit of the results, since every element is comp
 An input that runs across the output (its columns are not side by side) is transposed tile by tile into scratch memory.
 Where rows have two to four columns, as the pixels of an image, a vector of rows is computed for each column, and these
 are interleaved in registers.
+
+Of a dense argument some strides are parameters, as are counts of positions: beyond them its memory may end, or have
+other elements, so that it is not read there. What a loop writes ends with the tensor that it is written to.
 """
 
 from contextlib import nullcontext
@@ -17,13 +20,14 @@ from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.vectors import (
     ColumnSpan,
     Patch,
+    Stride,
     TransposedPatch,
     interleaved,
     linear,
-    load_scalar,
     mask_up_to,
     row_context,
     row_coordinates,
+    times,
 )
 from weft.codegen.llvm.dtypes import HELD, to_memory
 from weft.codegen.llvm.module import FunctionWriter, Module, Register
@@ -44,11 +48,15 @@ def emit_loop(module: Module, kernel: LoopKernel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoopRow:
-    """One row while it is written: its coordinates and, for every view, the address of its first element."""
+    """One row while it is written: its coordinates and, for every view, the address of its first element.
+
+    Of `bounded` views it has so many elements.
+    """
 
     coordinates: tuple[Register, ...]
     bases: tuple[Register, ...]
     splats: dict[int, Register]
+    bounded: dict[int, Register]
 
 
 class _LoopWriter:
@@ -60,7 +68,11 @@ class _LoopWriter:
         self.schedule = kernel.schedule
         self.views = (*kernel.outputs, *kernel.inputs)
         given = Parameters.of(f, kernel)
-        self.begin, self.end, self.ends = given.begin, given.end, given.ends
+        self.begin, self.end, self.ends, self.bounds = given.begin, given.end, given.ends, given.bounds
+        self.strides: list[tuple[Stride, ...]] = [
+            tuple(given.pitches.get((number, axis), stride) for axis, stride in enumerate(view.strides))
+            for number, view in enumerate(self.views)
+        ]
         self.pointers, self.tables = given.pointers[: len(self.views)], given.pointers[len(self.views) :]
         self.steady = steady_values(kernel.inputs, kernel.body)
         size = (self.schedule.row_tile, self.schedule.column_tile)
@@ -84,7 +96,8 @@ class _LoopWriter:
             if kernel.column_tiles > 1:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
-            patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
+            whole = (kernel.line if cut is None else cut, self.ends.get(row + 1, kernel.columns))
+            patch = Patch((first_row, last_row), (first, last), whole)
             inside = self._is_inside(start, before=row) if is_line else None
             with f.only_if(inside) if inside else nullcontext():
                 if self.transposed:
@@ -126,13 +139,44 @@ class _LoopWriter:
         """Transpose a tile's part of the inputs that run across the output."""
         bases = self._bases(at_line)
         for number, patched in self.transposed.items():
-            patched.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
+            there = self._part(number, at_line, patch)
+            patched.fill(self.f, bases[number], self.strides[number][-1], there, self.schedule.block)
+
+    def _part(self, number: int, at_line: tuple[Register, ...], patch: Patch) -> Patch:
+        """Give the part of a patch that an input has; what is beyond is anything."""
+        f, last = self.f, len(self.kernel.sizes) - 1
+        inside = self._is_bounded(number, at_line[: last - 1])
+        sides = []
+        for axis, (first, stop), whole in zip((last - 1, last), (patch.rows, patch.columns), patch.whole, strict=True):
+            bound = self.bounds.get((number, axis))
+            if bound is not None:
+                whole = f.minimum(bound, whole if isinstance(whole, Register) else f.integer(whole))
+                stop = f.minimum(stop, bound)
+            if inside is not None:
+                stop = f.select(inside, stop, first)
+            sides.append(((first, stop), whole))
+        (rows, row_side), (columns, column_side) = sides
+        return Patch(rows, columns, (row_side, column_side))
+
+    def _is_bounded(self, number: int, coordinates: tuple[Register, ...]) -> Register | None:
+        """Tell whether some coordinates are inside of what there is of an input; None where they always are."""
+        pairs = (
+            (at, self.bounds[number, axis]) for axis, at in enumerate(coordinates) if (number, axis) in self.bounds
+        )
+        return all_below(self.f, pairs)
+
+    def _count(self, number: int, coordinates: tuple[Register, ...], axis: int) -> Register | None:
+        """Give how many positions an input has along a dimension, those before being at coordinates; None for all."""
+        f, inside, count = self.f, self._is_bounded(number, coordinates[:axis]), self.bounds.get((number, axis))
+        if inside is None:
+            return count
+        return f.select(inside, f.integer(self.kernel.sizes[axis]) if count is None else count, f.integer(0))
 
     def _bases(self, coordinates: tuple[Register, ...]) -> list[Register]:
         f = self.f
         return [
-            f.offset(pointer, HELD[view.dtype].stored, linear(f, coordinates, view.strides[:-1], view.offset))
-            for pointer, view in zip(self.pointers, self.views, strict=True)
+            f.offset(pointer, HELD[view.dtype].stored, linear(f, coordinates, strides[:-1], view.offset))
+            for pointer, view, strides in zip(self.pointers, self.views, self.strides, strict=True)
         ]
 
     def _at_row(self, coordinates: tuple[Register, ...], number: Register, patch: Patch) -> LoopRow:
@@ -141,12 +185,16 @@ class _LoopWriter:
         for place, patched in self.transposed.items():
             bases[place] = patched.row(f, patch, number)
         # What does not change along the row is loaded once; a row is never empty where this runs.
+        last, inputs = len(coordinates), range(len(self.kernel.outputs), len(self.views))
+        counts = {at: self._count(at, coordinates, last) for at in inputs if at not in self.transposed}
+        bounded = {at: count for at, count in counts.items() if count is not None}
+        first = ColumnSpan(f, f.integer(0), 1)
         splats = {
-            number: f.splat(load_scalar(f, view, bases[number]), self.schedule.lanes)
-            for number, view in enumerate(self.views)
-            if number >= len(self.kernel.outputs) and view.strides[-1] == 0
+            at: f.splat(first.within(counts[at]).load(self.views[at], bases[at], 0), self.schedule.lanes)
+            for at in inputs
+            if self.views[at].strides[-1] == 0
         }
-        return LoopRow(coordinates, tuple(bases), splats)
+        return LoopRow(coordinates, tuple(bases), splats, bounded)
 
     def _row(self, row: LoopRow, first: Register, last: Register) -> None:
         f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
@@ -177,12 +225,16 @@ class _LoopWriter:
         f, kernel, lanes = self.f, self.kernel, self.schedule.interleaved
         bases, count = self._bases(coordinates), len(kernel.outputs)
         span = ColumnSpan(f, f.integer(0), lanes)
+        counts = {number: self._rows_left(number, coordinates) for number in range(count, len(self.views))}
         columns: list[list[Register]] = [[] for _ in kernel.outputs]
         for column in range(kernel.columns):
             inputs = []
-            for view, base in zip(kernel.inputs, bases[count:], strict=True):
-                address = f.offset(base, HELD[view.dtype].stored, column * view.strides[-1])
-                inputs.append(Typed(span.load(view, address, view.strides[-2]), view.dtype))
+            for number, (view, base) in enumerate(zip(kernel.inputs, bases[count:], strict=True), count):
+                address = f.offset(base, HELD[view.dtype].stored, times(f, self.strides[number][-1], column))
+                along = view.strides[-2]
+                there = (span if along else ColumnSpan(f, f.integer(0), 1)).within(counts[number])
+                loaded = there.load(view, address, along)
+                inputs.append(Typed(loaded if along else f.splat(loaded, lanes), view.dtype))
             values = emit_body(f, kernel.body, inputs, row_context(span, coordinates))
             for found, result in zip(columns, kernel.results, strict=True):
                 found.append(values[result].register)
@@ -190,6 +242,11 @@ class _LoopWriter:
             stored = [to_memory(f, value, view.dtype) for value in found]
             for number, value in enumerate(interleaved(f, stored)):
                 f.store(value, f.offset(base, HELD[view.dtype].stored, number * lanes))
+
+    def _rows_left(self, number: int, coordinates: tuple[Register, ...]) -> Register | None:
+        """Give how many rows of a line an input has from some coordinates on; None for enough."""
+        count = self._count(number, coordinates, len(coordinates) - 1)
+        return None if count is None else self.f.binary("sub", count, coordinates[-1])
 
     def _span(self, row: LoopRow, span: ColumnSpan) -> None:
         f, kernel = self.f, self.kernel
@@ -199,8 +256,9 @@ class _LoopWriter:
                 splat = row.splats[number]
                 register = splat if span.lanes > 1 else f.extract(splat, 0)
             else:
-                register = span.load(view, row.bases[number], 1 if number in self.transposed else view.strides[-1])
+                stride = 1 if number in self.transposed else self.strides[number][-1]
+                register = span.within(row.bounded.get(number)).load(view, row.bases[number], stride)
             inputs.append(Typed(register, view.dtype))
         values = emit_body(f, kernel.body, inputs, row_context(span, row.coordinates, self.tables, self.steady))
         for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):
-            span.store(view, row.bases[number], view.strides[-1], values[result].register)
+            span.store(view, row.bases[number], self.strides[number][-1], values[result].register)

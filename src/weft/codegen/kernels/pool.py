@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.codegen.kernels.ends import Parameters, all_below, image_limits, parameter_kinds
-from weft.codegen.kernels.vectors import Vectors, mask_up_to
+from weft.codegen.kernels.vectors import Stride, Vectors, mask_up_to, times
 from weft.codegen.llvm.module import FunctionWriter, Module, Register, constant, constants, vector
+from weft.plan.kernels.images import Images
 from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
 
 INFINITY = float("inf")
@@ -49,17 +50,34 @@ def each_line(
     writer: FunctionWriter,
     kernel: PoolKernel | PoolGradientKernel,
     tiles: tuple[Register, Register],
-    height: int,
+    rows: tuple[int, Register | None],
     emit: Callable[[Register, Register, Register], None],
 ) -> None:
-    """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all."""
+    """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all.
+
+    Planes have so many rows, or fewer where there is an end: those beyond are not visited.
+    """
+    height, last = rows
     begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in tiles)
-    with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
-        rest, row = writer.divide(loop.index, height)
+    end = writer.minimum(end, writer.integer(kernel.lines))
+
+    def line(row: Register, plane: Register) -> None:
         if kernel.schedule.along == "channels":
-            emit(row, rest, writer.integer(0))
+            emit(row, plane, writer.integer(0))
         else:
-            emit(row, *writer.divide(rest, kernel.channels))
+            emit(row, *writer.divide(plane, kernel.channels))
+
+    if last is None:
+        with writer.loop(begin, end) as loop:
+            plane, row = writer.divide(loop.index, height)
+            line(row, plane)
+        return
+    first, stop = writer.divide(begin, height)[0], writer.divide(writer.add(end, height - 1), height)[0]
+    with writer.loop(first, stop) as planes:
+        start = writer.multiply(planes.index, height)
+        low = writer.maximum(writer.binary("sub", begin, start), writer.integer(0))
+        with writer.loop(low, writer.minimum(writer.binary("sub", end, start), last)) as lines:
+            line(lines.index, planes.index)
 
 
 def each_channel_group(
@@ -75,6 +93,29 @@ def each_channel_group(
     if rest := kernel.channels % group:
         counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
         emit(writer.integer(kernel.channels - rest), counts)
+
+
+IMAGE, ROW, COLUMN, CHANNEL = range(4)
+
+
+@dataclass(frozen=True)
+class PoolStrides:
+    """How far apart images, rows, columns and channels are in the arguments of a pooling, in elements."""
+
+    out: tuple[Stride, ...]
+    indices: tuple[Stride, ...]
+    input: tuple[Stride, ...]
+
+    @classmethod
+    def of(cls, kernel: PoolKernel, given: Parameters) -> PoolStrides:
+        """Give those of a kernel: constants, or what its function is given."""
+        last = 2 if kernel.indices else 1
+
+        def strides(number: int, images: Images) -> tuple[Stride, ...]:
+            constant = (images.image, images.row, images.column, images.channel)
+            return tuple(given.pitches.get((number, axis), stride) for axis, stride in enumerate(constant))
+
+        return cls(strides(0, kernel.output), strides(last - 1, kernel.output), strides(last, kernel.input))
 
 
 @dataclass(frozen=True)
@@ -100,16 +141,18 @@ class PoolEmitter:
         count = len(given.pointers) - sum(kernel.limited)
         self.given, self.tiles, self.ends = given.pointers[:count], (given.begin, given.end), given.ends
         self.in_size = image_limits(writer, kernel, given.pointers[count:])
+        self.strides = PoolStrides.of(kernel, given)
         columns = writer.integer(kernel.out_size[1])
         self.columns = writer.minimum(self.ends[2], columns) if 2 in self.ends else columns
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.tiles, self.kernel.out_size[0], self._emit_line)
+        height = self.kernel.out_size[0]
+        last = self.writer.minimum(self.ends[1], self.writer.integer(height)) if 1 in self.ends else None
+        each_line(self.writer, self.kernel, self.tiles, (height, last), self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
-        ends = [(place, self.ends[axis]) for axis, place in ((0, image), (1, row)) if axis in self.ends]
-        needed = all_below(self.writer, ends)
+        needed = self.writer.compare("icmp slt", image, self.ends[0]) if 0 in self.ends else None
         with self.writer.only_if(needed) if needed else nullcontext():
             self._needed_line(row, image, channel)
 
@@ -158,22 +201,25 @@ class PoolEmitter:
         return (bool(self.ends) or any(self.kernel.limited)) and not self.kernel.adaptive
 
     def _line(self, row: Register, image: Register, channel: Register) -> PoolLine:
-        kernel, output = self.kernel, self.kernel.output
         out, *indices, plane = self.given
-        moves = ((image, output.image), (row, output.row), (channel, output.channel))
+        places = ((image, IMAGE), (row, ROW), (channel, CHANNEL))
+        of_out, of_indices, of_input = (
+            [(at, strides[axis]) for at, axis in places]
+            for strides in (self.strides.out, self.strides.indices, self.strides.input)
+        )
         return PoolLine(
-            self.wide.moved(out, *moves),
-            self.index.moved(indices[0], *moves) if indices else None,
-            self.wide.moved(plane, (image, kernel.input.image), (channel, kernel.input.channel)),
+            self.wide.moved(out, *of_out),
+            self.index.moved(indices[0], *of_indices) if indices else None,
+            self.wide.moved(plane, of_input[0], of_input[2]),
             self._seen(0, row),
         )
 
     def _channels(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along the channels."""
-        emitter = WindowEmitter(self.wide, self.kernel)
+        emitter = WindowEmitter(self.wide, self.kernel, self.strides)
         with self.writer.loop(0, self.columns) as columns:
             axis = self._seen(1, columns.index)
-            place = self._moved(line, (columns.index, self.kernel.output.column))
+            place = self._moved(line, columns.index, COLUMN)
 
             def groups(seen: Axis) -> None:
                 def group(channel: Register, counts: Sequence[int]) -> None:
@@ -198,9 +244,10 @@ class PoolEmitter:
             self._one_by_one(line, begin, end)
         with self.writer.loop(0, vectors) as columns:
             column = self.writer.add(self.writer.multiply(columns.index, lanes), first)
-            self._column(WindowEmitter(self.wide, kernel), line, column, lanes)
+            self._column(WindowEmitter(self.wide, kernel, self.strides), line, column, lanes)
         if rest:
-            self._column(WindowEmitter(self.wide, kernel), line, self.writer.integer(stop - rest), rest)
+            last = self.writer.integer(stop - rest)
+            self._column(WindowEmitter(self.wide, kernel, self.strides), line, last, rest)
 
     def _columns_to_an_end(self, line: PoolLine) -> None:
         """Emit a line of which not all columns are there: whole vectors, and the rest one by one."""
@@ -224,29 +271,30 @@ class PoolEmitter:
 
     def _inner_column(self, line: PoolLine, column: Register, count: int) -> None:
         """Emit columns whose windows are wholly inside the image, so that how much they see is a number."""
-        place = self._moved(line, (column, self.kernel.output.column))
-        self._outputs(WindowEmitter(self.wide, self.kernel), place, self._wholly_seen(1, column), (count,))
+        place, emitter = self._moved(line, column, COLUMN), WindowEmitter(self.wide, self.kernel, self.strides)
+        self._outputs(emitter, place, self._wholly_seen(1, column), (count,))
 
     def _one_by_one(self, line: PoolLine, begin: Register | int, end: Register | int) -> None:
         with self.writer.loop(begin, end) as columns:
-            self._column(WindowEmitter(self.single, self.kernel), line, columns.index, 1)
+            self._column(WindowEmitter(self.single, self.kernel, self.strides), line, columns.index, 1)
 
     def _seen(self, axis: int, position: Register) -> Axis:
         return seen_along(self.writer, self.kernel, (axis, self.in_size[axis]), position)
 
     def _column(self, emitter: WindowEmitter, line: PoolLine, column: Register, count: int) -> None:
         axis = self._seen(1, column)
-        self._outputs(emitter, self._moved(line, (column, self.kernel.output.column)), axis, (count,))
+        self._outputs(emitter, self._moved(line, column, COLUMN), axis, (count,))
 
-    def _moved(self, line: PoolLine, move: tuple[Register, int]) -> PoolLine:
+    def _moved(self, line: PoolLine, place: Register, axis: int) -> PoolLine:
         """Move where a line is written."""
-        indices = self.index.moved(line.indices, move) if line.indices is not None else None
-        return PoolLine(self.wide.moved(line.out, move), indices, line.plane, line.rows)
+        of_indices = (place, self.strides.indices[axis])
+        indices = self.index.moved(line.indices, of_indices) if line.indices is not None else None
+        return PoolLine(self.wide.moved(line.out, (place, self.strides.out[axis])), indices, line.plane, line.rows)
 
     def _along(self, line: PoolLine, channel: Register) -> PoolLine:
         """Move a line to a channel."""
-        moved = self._moved(line, (channel, self.kernel.output.channel))
-        plane = self.wide.moved(line.plane, (channel, self.kernel.input.channel))
+        moved = self._moved(line, channel, CHANNEL)
+        plane = self.wide.moved(line.plane, (channel, self.strides.input[CHANNEL]))
         return PoolLine(moved.out, moved.indices, plane, line.rows)
 
     def _outputs(self, emitter: WindowEmitter, line: PoolLine, columns: Axis, counts: tuple[int, ...]) -> None:
@@ -311,13 +359,15 @@ class PoolOutputs:
 class WindowEmitter:
     """Emits the maximum or mean of windows, for outputs in vectors along channels or columns."""
 
-    def __init__(self, vectors: Vectors, kernel: PoolKernel) -> None:
+    def __init__(self, vectors: Vectors, kernel: PoolKernel, strides: PoolStrides) -> None:
         self.vectors = vectors
         self.writer = vectors.writer
         self.kernel = kernel
-        along_channels = kernel.schedule.along == "channels"
-        self.in_stride = kernel.input.channel if along_channels else kernel.window.stride[1] * kernel.input.column
-        self.out_stride = kernel.output.channel if along_channels else kernel.output.column
+        self.strides = strides
+        along_channels, (across, step) = kernel.schedule.along == "channels", (strides.input, kernel.window.stride[1])
+        self.in_stride = across[CHANNEL] if along_channels else times(self.writer, across[COLUMN], step)
+        along = CHANNEL if along_channels else COLUMN
+        self.out_stride, self.indices_stride = strides.out[along], strides.indices[along]
         # Along columns the window of each next lane begins a stride further right.
         apart = 0 if along_channels else kernel.window.stride[1]
         self.index_steps = constants("i32", [lane * apart for lane in range(vectors.lanes)])
@@ -327,10 +377,10 @@ class WindowEmitter:
         rows, columns = outputs.axes
         starts = self._starts(outputs)
         with self.writer.loop(rows.first, rows.stop, self.kernel.window.dilation[0], carried=starts) as down:
-            line = self.vectors.moved(outputs.plane, (down.index, self.kernel.input.row))
+            line = self.vectors.moved(outputs.plane, (down.index, self.strides.input[ROW]))
             carried = down.carried
             with self.writer.loop(columns.first, columns.stop, self.kernel.window.dilation[1], carried) as across:
-                seen = self.vectors.moved(line, (across.index, self.kernel.input.column))
+                seen = self.vectors.moved(line, (across.index, self.strides.input[COLUMN]))
                 index = self.writer.add(self.writer.multiply(down.index, self.kernel.in_size[1]), across.index)
                 across.carry(*self._taken_in(across.carried, seen, index, outputs.counts))
             down.carry(*across.carried)
@@ -359,7 +409,7 @@ class WindowEmitter:
         values, indices = list(carried[:width]), list(carried[width:])
         places = self._index(index) if indices else None
         for number, count in enumerate(counts):
-            address = vectors.address(seen, number * vectors.lanes * self.in_stride)
+            address = vectors.address(seen, times(writer, self.in_stride, number * vectors.lanes))
             value, so_far = self._load(address, count), values[number]
             if self.kernel.kind == "mean":
                 values[number] = writer.binary("fadd", so_far, value)
@@ -388,12 +438,14 @@ class WindowEmitter:
             divisor = self._divisor(outputs)
             carried = [writer.binary("fdiv", total, divisor) for total in carried]
         for number, count in enumerate(outputs.counts):
-            offset = number * vectors.lanes * self.out_stride
-            vectors.store_apart(carried[number], vectors.address(outputs.out, offset), self.out_stride, count)
+            lanes = number * vectors.lanes
+            place = vectors.address(outputs.out, times(writer, self.out_stride, lanes))
+            vectors.store_apart(carried[number], place, self.out_stride, count)
             if outputs.indices is not None:
                 whole = Vectors(writer, "i64", vectors.lanes)
                 index = writer.convert("sext", carried[len(outputs.counts) + number], "i64")
-                whole.store_apart(index, whole.address(outputs.indices, offset), self.out_stride, count)
+                place = whole.address(outputs.indices, times(writer, self.indices_stride, lanes))
+                whole.store_apart(index, place, self.indices_stride, count)
 
     def _divisor(self, outputs: PoolOutputs) -> Register:
         writer, (rows, columns) = self.writer, outputs.axes
@@ -433,7 +485,7 @@ class PoolGradientEmitter:
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        each_line(self.writer, self.kernel, self.tiles, self.kernel.in_size[0], self._emit_line)
+        each_line(self.writer, self.kernel, self.tiles, (self.kernel.in_size[0], None), self._emit_line)
 
     def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
         line = self._line(row, image, channel)

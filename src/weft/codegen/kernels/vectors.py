@@ -21,14 +21,17 @@ places.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed
+from weft.codegen.kernels.ends import all_below
 from weft.codegen.llvm.dtypes import HELD, cast, from_memory, to_memory
 from weft.codegen.llvm.module import FunctionWriter, Register, bits_of, constant, constants, lanes_of, vector
 from weft.plan.kernels.expression import Instruction, View
 
 PART_BITS = 128
+Stride = int | Register  # one that is the same at all sizes, or one of this call
+Strides = Sequence[Stride]
 # Rows whose addresses are a power of two apart share so many places of the nearest cache. More of them than that would
 # be fetched anew for each of their parts.
 WAYS = 8
@@ -36,11 +39,14 @@ WAYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A rectangle of rows and columns: where it begins and ends, and the end of the whole space on both sides."""
+    """A rectangle of rows and columns: where it begins and ends, and the end of the whole space on both sides.
+
+    Sides that end where this call does are registers.
+    """
 
     rows: tuple[Register, Register]
     columns: tuple[Register, Register]
-    whole: tuple[int, int]
+    whole: tuple[Register | int, Register | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +75,47 @@ class TransposedPatch:
         place = f.multiply(f.binary("sub", row, patch.rows[0]), self.pitch)
         return f.offset(self.address, self.element, f.binary("sub", place, patch.columns[0]))
 
-    def fill(self, f: FunctionWriter, source: Register, stride: int, patch: Patch, block: int) -> None:
+    def fill(self, f: FunctionWriter, source: Register, stride: Stride, patch: Patch, block: int) -> None:
         """Transpose a patch; `source` is where row 0 and column 0 are, and columns are so many elements apart."""
+        rows, columns = patch.whole
+        if isinstance(rows, int) and isinstance(columns, int):
+            self._in_blocks(f, source, stride, patch, block)
+            return
+        sides = [side if isinstance(side, Register) else f.integer(side) for side in patch.whole]
+        are_blocks = all_below(f, ((f.integer(block - 1), side) for side in sides))
+        assert are_blocks is not None
+
+        def in_blocks() -> Sequence[Register]:
+            self._in_blocks(f, source, stride, patch, block)
+            return ()
+
+        def one_by_one() -> Sequence[Register]:
+            self._one_by_one(f, source, stride, patch)
+            return ()
+
+        f.either(are_blocks, in_blocks, one_by_one)
+
+    def _in_blocks(self, f: FunctionWriter, source: Register, stride: Stride, patch: Patch, block: int) -> None:
         kind = vector(self.element, block)
+        last_row, last_column = (
+            f.add(side, -block) if isinstance(side, Register) else f.integer(side - block) for side in patch.whole
+        )
         with f.loop(*patch.rows, block) as rows, f.loop(*patch.columns, block) as columns:
-            row = f.minimum(rows.index, f.integer(patch.whole[0] - block))
-            column = f.minimum(columns.index, f.integer(patch.whole[1] - block))
+            row, column = f.minimum(rows.index, last_row), f.minimum(columns.index, last_column)
             start = f.offset(source, self.element, f.add(row, f.multiply(column, stride)))
-            loaded = [f.load(kind, f.offset(start, self.element, number * stride)) for number in range(block)]
-            place = f.add(f.multiply(f.binary("sub", row, patch.rows[0]), self.pitch), column)
-            target = f.offset(self.address, self.element, f.binary("sub", place, patch.columns[0]))
+            loaded = [f.load(kind, f.offset(start, self.element, times(f, stride, number))) for number in range(block)]
+            target = self._place(f, patch, row, column)
             for number, line in enumerate(transpose_block(f, loaded)):
                 f.store(line, f.offset(target, self.element, number * self.pitch))
+
+    def _one_by_one(self, f: FunctionWriter, source: Register, stride: Stride, patch: Patch) -> None:
+        with f.loop(*patch.rows) as rows, f.loop(*patch.columns) as columns:
+            place = f.offset(source, self.element, f.binary("add", rows.index, f.multiply(columns.index, stride)))
+            f.store(f.load(self.element, place), self._place(f, patch, rows.index, columns.index))
+
+    def _place(self, f: FunctionWriter, patch: Patch, row: Register, column: Register) -> Register:
+        place = f.binary("add", f.multiply(f.binary("sub", row, patch.rows[0]), self.pitch), column)
+        return f.offset(self.address, self.element, f.binary("sub", place, patch.columns[0]))
 
 
 def transpose_block(f: FunctionWriter, lines: Sequence[Register]) -> list[Register]:
@@ -193,7 +228,7 @@ class Vectors:
         """Give the address so many elements after a base."""
         return self.writer.offset(base, self.element, index)
 
-    def moved(self, base: Register, *moves: tuple[Register, int]) -> Register:
+    def moved(self, base: Register, *moves: tuple[Register, Stride]) -> Register:
         """Give the address after moves, each an index and its stride in elements."""
         for index, stride in moves:
             if stride:
@@ -214,7 +249,7 @@ class Vectors:
             return self.writer.load(self.kind, address)
         return self.writer.masked_load(self.kind, address, self._mask(count))
 
-    def load_apart(self, address: Register, stride: int, count: int | None = None) -> Register:
+    def load_apart(self, address: Register, stride: Stride, count: int | None = None) -> Register:
         """Load numbers a stride apart, or the first `count` and zeros; those past the count are not touched."""
         if stride == 0:
             return self.load_splat(address)
@@ -222,7 +257,7 @@ class Vectors:
             return self.load(address, count)
         value = self.zero
         for lane in range(self.lanes if count is None else count):
-            number = self.writer.load(self.element, self.address(address, lane * stride))
+            number = self.writer.load(self.element, self.address(address, times(self.writer, stride, lane)))
             value = self.writer.insert(value, number, lane)
         return value
 
@@ -233,13 +268,14 @@ class Vectors:
         else:
             self.writer.masked_store(value, address, self._mask(count))
 
-    def store_apart(self, value: Register, address: Register, stride: int, count: int | None = None) -> None:
+    def store_apart(self, value: Register, address: Register, stride: Stride, count: int | None = None) -> None:
         """Store a vector, or its first `count` numbers, a stride apart."""
         if stride == 1:
             self.store(value, address, count)
             return
         for lane in range(self.lanes if count is None else count):
-            self.writer.store(self.writer.extract(value, lane), self.address(address, lane * stride))
+            place = self.address(address, times(self.writer, stride, lane))
+            self.writer.store(self.writer.extract(value, lane), place)
 
     def _mask(self, count: int) -> Register:
         return constants("i1", [lane < count for lane in range(self.lanes)])
@@ -280,7 +316,7 @@ def row_coordinates(f: FunctionWriter, row: Register, sizes: Sequence[int]) -> t
     return (*([row] if sizes else []), *reversed(coordinates))
 
 
-def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Sequence[int], start: int) -> Register:
+def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Strides, start: int) -> Register:
     """Sum up coordinates times strides and a start."""
     total = f.integer(start)
     for coordinate, stride in zip(coordinates, strides, strict=True):
@@ -289,9 +325,9 @@ def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Sequence
     return total
 
 
-def load_scalar(f: FunctionWriter, view: View, base: Register) -> Register:
-    """Load the element at an address."""
-    return from_memory(f, f.load(HELD[view.dtype].stored, base), view.dtype)
+def times(f: FunctionWriter, stride: Stride, number: int) -> Stride:
+    """Give a stride so many times."""
+    return f.multiply(stride, number) if isinstance(stride, Register) else stride * number
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +339,21 @@ class ColumnSpan:
     lanes: int
     mask: Register | None = None
 
-    def load(self, view: View, base: Register, stride: int) -> Register:
+    def within(self, count: Register | None) -> ColumnSpan:
+        """Give the same span of which no more exists than columns below a count."""
+        if count is None:
+            return self
+        mask = mask_up_to(self.f, self.column, count, self.lanes)
+        return replace(self, mask=mask if self.mask is None else self.f.binary("and", mask, self.mask))
+
+    def load(self, view: View, base: Register, stride: Stride) -> Register:
         """Load the span's elements of a view whose first column is at an address."""
         f, element = self.f, HELD[view.dtype].stored
         kind = vector(element, self.lanes)
         address = f.offset(base, element, f.multiply(self.column, stride))
-        if stride not in (0, 1) and self.lanes > 1:
+        if self.lanes == 1 and self.mask is not None:
+            (loaded,) = f.either(self.mask, lambda: (f.load(kind, address),), lambda: (constant(kind, 0),))
+        elif stride not in (0, 1) and self.lanes > 1:
             loaded = f.gather(kind, self._addresses(address, element, stride), self.mask)
         elif stride == 0:
             loaded = f.splat(f.load(element, base), self.lanes)
@@ -343,7 +388,7 @@ class ColumnSpan:
         mask = self.mask if self.lanes > 1 else None
         return from_memory(f, f.gather(vector(element, self.lanes), addresses, mask), view.dtype)
 
-    def store(self, view: View, base: Register, stride: int, x: Register) -> None:
+    def store(self, view: View, base: Register, stride: Stride, x: Register) -> None:
         """Store the span's elements."""
         f, element = self.f, HELD[view.dtype].stored
         stored = to_memory(f, x, view.dtype)
@@ -362,8 +407,11 @@ class ColumnSpan:
         steps = constants("i64", [lane * stride for lane in range(self.lanes)])
         return cast(f, f.binary("add", f.splat(start, self.lanes), steps), "i64", dtype)
 
-    def _addresses(self, first: Register, element: str, stride: int) -> Register:
-        steps = constants("i64", [lane * stride for lane in range(self.lanes)])
+    def _addresses(self, first: Register, element: str, stride: Stride) -> Register:
+        if isinstance(stride, Register):
+            steps = self.f.binary("mul", self.f.splat(stride, self.lanes), constants("i64", range(self.lanes)))
+        else:
+            steps = constants("i64", [lane * stride for lane in range(self.lanes)])
         return self.f.emit(vector("ptr", self.lanes), f"getelementptr {element}, {first}, {steps}")
 
 

@@ -450,8 +450,10 @@ class FunctionWriter:
             y = constant("i64", y)
         return self.binary("add", x, y)
 
-    def multiply(self, x: Register, y: int) -> Register:
-        """Multiply an index by a constant."""
+    def multiply(self, x: Register, y: Register | int) -> Register:
+        """Multiply an index by a constant, or by another one."""
+        if isinstance(y, Register):
+            return self.binary("mul", x, y)
         return x if y == 1 else self.binary("mul", x, constant("i64", y))
 
     def divide(self, x: Register, y: int) -> tuple[Register, Register]:

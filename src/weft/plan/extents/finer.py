@@ -85,8 +85,10 @@ def in_lines(kernel: Kernel, lines: Sequence[tuple[int, int]]) -> Kernel:
 
 
 def _split_at(kernel: Kernel, axis: int, line: int) -> Kernel:
-    if isinstance(kernel, LoopKernel) and not kernel.schedule.transposed:
-        return _loop_in_lines(kernel, axis, line)
+    if isinstance(kernel, LoopKernel):
+        return (
+            _across_in_lines(kernel, axis, line) if kernel.schedule.transposed else _loop_in_lines(kernel, axis, line)
+        )
     if isinstance(kernel, RowKernel) and axis < len(kernel.outer_rows):
         return _rows_in_lines(kernel, axis, line)
     if isinstance(kernel, ScatterKernel) and axis < len(kernel.expression.sizes) - 1:
@@ -98,6 +100,35 @@ def _split_at(kernel: Kernel, axis: int, line: int) -> Kernel:
 
 def _split(numbers: tuple[int, ...], axis: int, outer: int, inner: int) -> tuple[int, ...]:
     return (*numbers[:axis], outer, inner, *numbers[axis + 1 :])
+
+
+def _across_in_lines(kernel: LoopKernel, axis: int, line: int) -> LoopKernel:
+    """The same of a loop that transposes inputs: rows and columns of what it transposes stay the last dimensions."""
+    last, schedule = len(kernel.sizes) - 1, kernel.schedule
+    if axis >= last - 1 and line < schedule.block:
+        return kernel
+    found = _loop_in_lines(kernel, axis, line)
+    if axis < last - 1 or found is kernel:
+        return found
+    down = min(schedule.row_tile, line) if axis < last else schedule.row_tile
+    found = replace(found, schedule=replace(found.schedule, row_tile=down))
+    return found if axis < last else _with_axes(found, last, last - 1)
+
+
+def _with_axes(kernel: LoopKernel, axis: int, place: int) -> LoopKernel:
+    """The same loop with a dimension at another place among the others."""
+
+    def moved(numbers: tuple[int, ...]) -> tuple[int, ...]:
+        rest = (*numbers[:axis], *numbers[axis + 1 :])
+        return (*rest[:place], numbers[axis], *rest[place:])
+
+    return replace(
+        kernel,
+        sizes=moved(kernel.sizes),
+        outputs=tuple(replace(view, strides=moved(view.strides)) for view in kernel.outputs),
+        inputs=tuple(replace(view, strides=moved(view.strides)) for view in kernel.inputs),
+        body=tuple(with_strides(one, moved) for one in kernel.body),
+    )
 
 
 def _loop_in_lines(kernel: LoopKernel, axis: int, line: int) -> LoopKernel:

@@ -57,6 +57,10 @@ class HandedOn:
         """Whether only callers read an output."""
         return value in self._roots and {*region.values}.issuperset(self._users[value])
 
+    def is_read_alone(self, region: Region, value: Value) -> bool:
+        """Whether an input is a region's alone."""
+        return value not in self._roots and {*region.values}.issuperset(self._users[value])
+
     def _needed_by(self, reader: Value, value: Value, steps: Sequence[int]) -> Parts:
         if reader in self._native:
             return self._read.get(value, {})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
+from weft.plan.extents.dense import Digits, with_dense
 from weft.plan.extents.ends import CallEnds, End, Ends, Nothing, follows, nothing_beyond
 from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden, Ramps, lines_of_ramps, unused
@@ -133,7 +134,7 @@ def _ends_there(call: KernelCall, number: int, ending: CallEnds, given: tuple[Ma
 def _is_exact(kernel: Kernel, read: int, ends: Mapping[int, End]) -> bool:
     """Whether a kernel reads an argument no farther than its loops go; what is written never is."""
     if isinstance(kernel, LoopKernel):
-        return read not in kernel.schedule.transposed  # squares of which are read whole
+        return True
     if isinstance(kernel, PackKernel):
         return len(kernel.batch) + 1 not in ends  # panels are as wide as ever
     if isinstance(kernel, AttentionKernel):
@@ -152,7 +153,7 @@ class VaryingBuffers:
 
     `sizes` hold a size as an i32, `wanted` says what is needed of outputs, `results` which of these are results alone,
     `given` what there is of inputs; `handed_on` are inputs that other regions make. `ramps` have the numbers 0, 1, 2
-    and so on, each as often as they say.
+    and so on, each as often as they say. `forms` are of those that may be dense.
     """
 
     sizes: Mapping[int, Polynomial]
@@ -161,6 +162,7 @@ class VaryingBuffers:
     given: Mapping[int, Parts]
     handed_on: frozenset[int]
     ramps: Ramps
+    forms: Mapping[int, Digits] = field(default_factory=dict)
 
 
 def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> tuple[Plan, Mapping[int, Parts]]:
@@ -173,6 +175,7 @@ def with_needed_tiles(plan: Plan, varying: VaryingBuffers) -> tuple[Plan, Mappin
     found = replace(plan, calls=tuple(needs.found()))
     alone = {buffer: parts for buffer, parts in varying.wanted.items() if buffer in varying.results}
     found = replace(found, tight=tight_buffers(found, varying.sizes, {**alone, **varying.given}))
+    found = with_dense(found, varying.sizes, varying.forms)
     return found, {buffer: needs.needed.get(buffer, {}) for buffer in varying.handed_on}
 
 

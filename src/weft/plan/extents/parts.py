@@ -45,13 +45,15 @@ class Part:
 class VaryingSizes:
     """What varies of a Graph of the largest sizes: the inputs that hold a size, what counts of its roots and inputs.
 
-    `numbers` are the inputs that are sizes of a call.
+    `numbers` are the inputs that are sizes of a call. `dense` are inputs and roots that come and go as tensors of a
+    call's sizes, with their strides where these lie without gaps.
     """
 
     holders: Mapping[Value, Polynomial]
     within: Mapping[Value, Within]
     inputs: Mapping[Value, Within] = field(default_factory=dict)
     numbers: Mapping[Value, Polynomial] = field(default_factory=dict)
+    dense: Mapping[Value, tuple[Polynomial, ...]] = field(default_factory=dict)
 
 
 PartKey = tuple[int, int, Polynomial]

@@ -72,11 +72,23 @@ class LoopEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Pitch:
+    """How many elements of an argument a kernel steps for one of its dimensions: a number times sizes.
+
+    The sizes are i32 numbers in input buffers.
+    """
+
+    number: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """A kernel and where its arguments are: what it writes, then what it reads, in the order the kernel takes them.
 
     Where sizes vary, some tiles are `needed` by calls of larger sizes alone, and the loops that a kernel has such ends
-    for (`Kernel.ends`) end at `ends`, in this order.
+    for (`Kernel.ends`) end at `ends`, in this order. Of arguments that are dense (`Plan.dense`) a kernel is given the
+    `pitches` and `bounds` that it asks for (`Kernel.pitches`, `Kernel.bounds`), in this order.
     """
 
     kernel: Kernel
@@ -84,6 +96,8 @@ class KernelCall:
     reads: tuple[Location, ...]
     needed: NeededTiles | None = None
     ends: tuple[LoopEnd, ...] = ()
+    pitches: tuple[Pitch, ...] = ()
+    bounds: tuple[LoopEnd, ...] = ()
 
     @property
     def arguments(self) -> tuple[Location, ...]:
@@ -124,6 +138,8 @@ class Plan:
     `checks` read inputs and constants alone, and write nothing: they run at each call, before all others, and if one of
     them finds an index out of range nothing else runs. Where a plan with lanes is `alone`, one lane is done sooner by
     estimate: calls begin so, and the clock decides. Of `tight` buffers nothing is touched beyond the sizes of a call.
+    Those of them that are `dense` lie without gaps at any sizes: their strides are made of sizes, and what kernels have
+    as constants is the same at the largest ones.
     """
 
     buffers: tuple[Buffer, ...]
@@ -135,6 +151,7 @@ class Plan:
     offsets: tuple[int, ...] = ()
     alone: bool = False
     tight: tuple[int, ...] = ()
+    dense: tuple[int, ...] = ()
 
     def of_kind(self, kind: BufferKind) -> Iterator[tuple[int, Buffer]]:
         """The buffers of one kind, with their numbers in the plan."""

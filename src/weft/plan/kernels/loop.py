@@ -79,7 +79,8 @@ class LoopKernel(Space, Kernel):
 
     `results` are the numbers of the values that the outputs store. `in_place` lists (output, input) pairs that may be
     one buffer: their views must be equal. Every output element is written once. `tables` are the dtypes of buffers that
-    `take` reads anywhere; they are parameters after the inputs.
+    `take` reads anywhere; they are parameters after the inputs. `pitches` are dimensions of arguments that step as far
+    as the caller says; of `bounds` the caller says how many positions there are: what is beyond is read as 0.
     """
 
     name: str
@@ -92,6 +93,8 @@ class LoopKernel(Space, Kernel):
     in_place: tuple[tuple[int, int], ...] = ()
     tables: tuple[str, ...] = ()
     ends: tuple[int, ...] = ()
+    pitches: tuple[tuple[int, int], ...] = ()
+    bounds: tuple[tuple[int, int], ...] = ()
 
     @property
     def column_tiles(self) -> int:

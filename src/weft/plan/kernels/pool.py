@@ -56,7 +56,8 @@ class PoolKernel(Kernel):
     `divisor`. `adaptive` windows share out the image evenly; then `window` says nothing. Indices are i64, count in a
     plane of the input, and lie as the output does. Of `limited` rows and columns of the input an argument has how many
     there are: what is beyond is no part of a maximum, and 0 in a mean. `ends` are among the dimensions of images, rows
-    and columns of the output.
+    and columns of the output. `pitches` are strides that the caller gives: of images, rows, columns or channels (0 to
+    3) of an argument.
     """
 
     name: str
@@ -76,6 +77,7 @@ class PoolKernel(Kernel):
     adaptive: bool = False
     limited: Limited = UNLIMITED
     ends: tuple[int, ...] = ()
+    pitches: tuple[tuple[int, int], ...] = ()
 
     @property
     def lines(self) -> int:
