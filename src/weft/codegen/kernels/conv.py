@@ -37,7 +37,7 @@ from weft.codegen.kernels.register_block import (
     SetAside,
     stored_and_read,
 )
-from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, blocks_before
 from weft.codegen.kernels.vectors import Vectors, all_lanes, mask_up_to
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module, Register
@@ -70,6 +70,14 @@ class ConvEmitter(BlockLoops):
         inputs = 3 + len(kernel.epilogue.inputs)
         self.given, self.limits = given.pointers[:inputs], given.pointers[inputs:]
         self.pointers = list(self.given)
+        if 2 in self.ends and kernel.schedule.pixels_of == "row" and kernel.walk.visits == 1:
+            self.blocks = blocks_before(writer, kernel.walk.row_blocks, self.ends[2])
+
+    def is_line_needed(self, line: Register) -> Register | None:
+        """Tell whether a row of pixels is within, of images that are."""
+        image, row = self.writer.divide(line, self.kernel.out_size[0])
+        place = (image, row)
+        return all_below(self.writer, ((place[axis], end) for axis, end in self.ends.items() if axis < 2))
 
     def is_block_needed(self, at: BlockPosition) -> Register | None:
         """Tell whether some pixel of a block is within."""

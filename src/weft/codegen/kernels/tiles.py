@@ -10,8 +10,8 @@ columns, of at most two sizes each (`Blocks`), and the numbers it adds up into p
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from weft.codegen.kernels.register_block import WHOLE_SUM, BlockShape
@@ -52,6 +52,20 @@ def first_of(writer: FunctionWriter, blocks: Blocks, index: Register) -> Registe
     over = writer.add(index, -blocks.large)
     none = writer.integer(0)
     return writer.binary("sub", start, writer.select(writer.compare("icmp sgt", over, none), over, none))
+
+
+def blocks_before(writer: FunctionWriter, blocks: Blocks, end: Register) -> Register:
+    """Give how many blocks begin before a place."""
+    if not blocks.count:
+        return writer.integer(0)
+    whole = blocks.large * blocks.size
+    among_large = writer.divide(writer.add(writer.minimum(end, writer.integer(whole)), blocks.size - 1), blocks.size)[0]
+    if not blocks.small:
+        return among_large
+    rest = writer.maximum(writer.add(end, -whole), writer.integer(0))
+    height = blocks.size - 1
+    more = writer.divide(writer.add(rest, height - 1), height)[0] if height else writer.integer(0)
+    return writer.binary("add", among_large, writer.minimum(more, writer.integer(blocks.small)))
 
 
 def tile_range(writer: FunctionWriter, tile: Register, size: int, count: int) -> tuple[Register, Register]:
@@ -148,7 +162,8 @@ class BlockPosition:
 class BlockLoops(ABC):
     """Emits the loops; a kernel's emitter says what is done where a matrix begins and at each block.
 
-    Where sizes vary, rows end at `rows_end`, and the sum has the parts of `cut`.
+    Where sizes vary, rows end at `rows_end`, and the sum has the parts of `cut`. Of each line the first `blocks` row
+    blocks are computed, of the lines that `is_line_needed` says.
     """
 
     def __init__(self, writer: FunctionWriter, walk: Walk) -> None:
@@ -157,11 +172,17 @@ class BlockLoops(ABC):
         self.begin, self.end = writer.parameters[-2:]
         self.rows_end: Register | None = None
         self.cut: CutCount | None = None
+        self.blocks: Register | None = None
         self._functions: dict[BlockShape, str] = {}
 
     def is_needed(self, matrix: Register) -> Register | None:
         """Tell whether a matrix is computed; None where all are."""
         del matrix
+        return None
+
+    def is_line_needed(self, line: Register) -> Register | None:
+        """Tell whether something of a line is computed; None where something of all is."""
+        del line
         return None
 
     def is_block_needed(self, at: BlockPosition) -> Register | None:
@@ -227,20 +248,40 @@ class BlockLoops(ABC):
         writer, walk = self.writer, self.walk
         rows = tile_range(writer, row, walk.tile_row_blocks, walk.blocks_down)
         panels = tile_range(writer, column, walk.tile_panels, walk.panels.count)
-        outer, inner = (rows, panels) if walk.rows_outside else (panels, rows)
         with writer.loop(0, self.cut.count if self.cut else max(walk.parts.count, 1)) as part:
             first, iterations, phase = self._part(part.index)
-            with writer.loop(*outer) as one, writer.loop(*inner) as two:
-                below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
-                below, visit = writer.divide(below, walk.visits)
-                line, block = self._line_and_block(below)
+            with ExitStack() as loops:
+                panel = None if walk.rows_outside else loops.enter_context(writer.loop(*panels)).index
+                line, visit, block = loops.enter_context(self._row_blocks(rows))
+                if panel is None:
+                    panel = loops.enter_context(writer.loop(*panels)).index
                 row_start = first_of(writer, walk.row_blocks, block)
                 start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
                 across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
                 at = BlockPosition(start, visit, across, first, iterations, phase)
-                needed = self.is_block_needed(at)
+                needed = self.is_block_needed(at) if self.blocks is None else None
                 with writer.only_if(needed) if needed else nullcontext():
                     self._choose_shape((block, panel), at)
+
+    @contextmanager
+    def _row_blocks(self, rows: tuple[Register, Register]) -> Iterator[tuple[Register, Register, Register]]:
+        """Go through the row blocks of a tile: give the line of each, which visit of that, and its place in it."""
+        writer, walk, count = self.writer, self.walk, self.walk.row_blocks.count
+        if self.blocks is None:
+            with writer.loop(*rows) as loop:
+                below, visit = writer.divide(loop.index, walk.visits)
+                line, block = self._line_and_block(below)
+                yield line, visit, block
+            return
+        first, last = writer.divide(rows[0], count)[0], writer.divide(writer.add(rows[1], count - 1), count)[0]
+        with writer.loop(first, last) as loop:
+            needed = self.is_line_needed(loop.index)
+            with writer.only_if(needed) if needed else nullcontext():
+                begin = writer.multiply(loop.index, count)
+                inside = [writer.binary("sub", bound, begin) for bound in rows]
+                start = writer.maximum(inside[0], writer.integer(0))
+                with writer.loop(start, writer.minimum(inside[1], self.blocks)) as across:
+                    yield loop.index, writer.integer(0), across.index
 
     def _line_and_block(self, index: Register) -> tuple[Register, Register]:
         """Split the index of a row block into its line and its place in it."""
