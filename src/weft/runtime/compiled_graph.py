@@ -266,6 +266,25 @@ class CompiledGraph:
         }
         return frozenset(read), frozenset(given)
 
+    def cut(self) -> frozenset[int]:
+        """Which inputs are read by PyTorch's operators alone, which take what a call has of them, and only read it."""
+        compiled = self.planned.compiled
+        users, roots = compiled.users(), {*compiled.roots()}
+
+        def is_cut(value: Value, reader: Value) -> bool:
+            call = reader.attributes["call"] if reader.op == "library" else None
+            if call is None or call.target != CUT or value in reader.operands[1:] or reader in roots:
+                return False
+            assert isinstance(value.type, TensorType)
+            further = [one.attributes["call"] if one.op == "library" else None for one in users[reader]]
+            return len(call.arguments[1]) == value.type.rank and not any(one is None or one.written for one in further)
+
+        return frozenset(
+            place
+            for place, value in enumerate(compiled.inputs)
+            if value not in roots and users[value] and all(is_cut(value, reader) for reader in users[value])
+        )
+
     @property
     def is_one_region(self) -> bool:
         """Whether all of it is one region."""

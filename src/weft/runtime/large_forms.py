@@ -55,6 +55,7 @@ class VaryingInput:
         self.is_float = kind.dtype.is_floating_point
         self.bytes = extent_bytes(self.largest)
         self.is_dense = False  # whether code finds it without gaps, at the beginning of the memory
+        self.is_cut = False  # whether what reads it takes the tensor itself, and no larger memory is needed
 
     @property
     def own_strides(self) -> tuple[Polynomial, ...]:
@@ -77,6 +78,8 @@ class VaryingInput:
 
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
+        if self.is_cut:
+            return tensor.detach()
         try:
             memory = self._free.pop()
         except IndexError:
@@ -101,7 +104,7 @@ class VaryingInput:
     def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
         """Let another call have the memory that a tensor was put into."""
         del tensor
-        if len(self._free) < MOST_BUFFERS:
+        if len(self._free) < MOST_BUFFERS and not self.is_cut:
             self._free.append(memory)
 
 

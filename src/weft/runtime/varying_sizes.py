@@ -109,8 +109,9 @@ class VaryingExecutable:
         self.work = largest.work
         self._inputs = [*memories_of(graph, largest.given, largest.growing, largest.within)]
         dense, self._dense = self.compiled.dense()
+        cut = self.compiled.cut()
         for one in self._inputs:
-            one.is_dense = one.index in dense
+            one.is_dense, one.is_cut = one.index in dense, one.index in cut and one.part is None
         position = {value: index for index, value in enumerate(self.compiled.roots)}
         lifted_of = dict(zip(graph.roots(), lifted.roots(), strict=True))
         now = dict(zip(graph.roots(), largest.sized.graph.roots(), strict=False))  # behind them what grows is written
