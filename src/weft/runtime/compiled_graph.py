@@ -113,6 +113,11 @@ class NativeRegion:
         copied = {index for index, _ in self._checked}  # perhaps
         self._execute.pack_ahead({index: tensor for index, tensor in known.items() if index not in copied})
 
+    @property
+    def checked(self) -> tuple[int, ...]:
+        """The inputs of which it looks how they lie."""
+        return tuple(index for index, _ in self._checked)
+
     def movable(self) -> tuple[NativeExecutable, tuple[OutputType, ...]] | None:
         """Give what runs it, and what it gives, if that makes new tensors of inputs that are taken as they are."""
         return None if self._checked or self._writes else (self._execute, self._outputs)
@@ -265,6 +270,21 @@ class CompiledGraph:
             if ("output", root.attributes["index"]) in buffers[root.operands[0].attributes["region"]]
         }
         return frozenset(read), frozenset(given)
+
+    def native(self) -> frozenset[int]:
+        """Which inputs are read by machine code alone, which does not ask how they lie."""
+        compiled = self.planned.compiled
+        users, roots = compiled.users(), {*compiled.roots()}
+        asked = {
+            values[index]
+            for region, values in zip(self.regions, self._region_inputs, strict=True)
+            for index in region.checked
+        }
+        return frozenset(
+            place
+            for place, value in enumerate(compiled.inputs)
+            if value not in roots | asked and users[value] and all(reader.op == NATIVE for reader in users[value])
+        )
 
     def cut(self) -> frozenset[int]:
         """Which inputs are read by PyTorch's operators alone, which take what a call has of them, and only read it."""

@@ -56,6 +56,7 @@ class VaryingInput:
         self.bytes = extent_bytes(self.largest)
         self.is_dense = False  # whether code finds it without gaps, at the beginning of the memory
         self.is_cut = False  # whether what reads it takes the tensor itself, and no larger memory is needed
+        self.is_native = False  # the same where it lies as is expected
 
     @property
     def own_strides(self) -> tuple[Polynomial, ...]:
@@ -78,7 +79,7 @@ class VaryingInput:
 
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
-        if self.is_cut:
+        if self.is_cut or (self.is_native and self._lies(tensor, taker)):
             return tensor.detach()
         try:
             memory = self._free.pop()
@@ -86,6 +87,13 @@ class VaryingInput:
             memory = _zeros(self._kind)
         self.put(memory, tensor, taker)
         return memory
+
+    def _lies(self, tensor: torch.Tensor, taker: Taker | None) -> bool:
+        """Whether a tensor lies without gaps in the order that code expects."""
+        strides = _dense_strides(tensor.shape, self._order) if taker is None else taker[1]
+        return all(
+            one == other or size == 1 for one, other, size in zip(tensor.stride(), strides, tensor.shape, strict=True)
+        )
 
     def put(self, memory: torch.Tensor, tensor: torch.Tensor, taker: Taker | None) -> None:
         """Put a tensor where it belongs in its largest form."""
@@ -103,8 +111,8 @@ class VaryingInput:
 
     def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
         """Let another call have the memory that a tensor was put into."""
-        del tensor
-        if len(self._free) < MOST_BUFFERS and not self.is_cut:
+        is_itself = memory.data_ptr() == tensor.data_ptr()
+        if len(self._free) < MOST_BUFFERS and not is_itself:
             self._free.append(memory)
 
 

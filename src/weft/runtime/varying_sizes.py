@@ -109,7 +109,7 @@ class VaryingExecutable:
         self.work = largest.work
         self._inputs = [*memories_of(graph, largest.given, largest.growing, largest.within)]
         dense, self._dense = self.compiled.dense()
-        cut = self.compiled.cut()
+        cut, native = self.compiled.cut(), self.compiled.native() & dense
         for one in self._inputs:
             one.is_dense, one.is_cut = one.index in dense, one.index in cut and one.part is None
         position = {value: index for index, value in enumerate(self.compiled.roots)}
@@ -128,9 +128,11 @@ class VaryingExecutable:
             for write in largest.sized.graph.writes
             if large[write.input] in memories
         ]
+        for one in self._inputs:  # what is written is copied back from memory of its own
+            one.is_native = one.index in native and all(one.index != source for _, source in self._writes)
         self.types = tuple(self.compiled.types[place] for place in self._order)
         self.order = None
-        self._draws = any(effect_of(value) == "random" for value in graph.values)
+        self._draws = any(effect_of(value) == "random" for value in lifted.values)
         self._largest, self._of_sizes = largest.sized, largest.sized.of_sizes
         self._known: dict[tuple[int, ...], SizedCall] = {}
         self._times: dict[tuple[int, ...], int] = {}  # that sizes have come which are not known
