@@ -72,8 +72,6 @@ class VaryingInput:
 
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
-        if self.is_cut:
-            return tensor.detach()
         try:
             memory = self._free.pop()
         except IndexError:
@@ -98,7 +96,7 @@ class VaryingInput:
     def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
         """Let another call have the memory that a tensor was put into."""
         del tensor
-        if len(self._free) < MOST_BUFFERS and not self.is_cut:
+        if len(self._free) < MOST_BUFFERS:
             self._free.append(memory)
 
 

@@ -266,8 +266,13 @@ class VaryingExecutable:
         own = inputs if self._are_given else [*inputs, *call.numbers]
         given = [*own, *call.scalars]
         memories = [
-            (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
+            (one, one.take(inputs[one.index], part))
+            for one, part in zip(self._inputs, call.places, strict=True)
+            if not one.is_cut
         ]
+        for one in self._inputs:
+            if one.is_cut:
+                given[one.index] = inputs[one.index].detach()
         for one, memory in memories:
             given[one.index] = memory
         return given, memories
