@@ -50,7 +50,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def take(self: VaryingInput, tensor: torch.Tensor, taker: Any) -> torch.Tensor:
         memory = taken(self, tensor, taker)
-        if memory.is_floating_point() and memory.data_ptr() != tensor.data_ptr():  # else it is the caller's
+        if memory.is_floating_point():
             memory.fill_(float("nan"))
             self.put(memory, tensor, taker)
         return memory

@@ -77,10 +77,12 @@ class VaryingInput:
         own = _dense(self._sizes, self._order, self.item)
         return [SizeStep(self._sizes[at], self._kind.strides[at] * self.item, own[at]) for at in self._order]
 
+    def needs_none(self, tensor: torch.Tensor, taker: Taker | None) -> bool:
+        """Whether what reads it takes a tensor itself."""
+        return self.is_cut or (self.is_native and self._lies(tensor, taker))
+
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
-        if self.is_cut or (self.is_native and self._lies(tensor, taker)):
-            return tensor.detach()
         try:
             memory = self._free.pop()
         except IndexError:
@@ -111,8 +113,8 @@ class VaryingInput:
 
     def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
         """Let another call have the memory that a tensor was put into."""
-        is_itself = memory.data_ptr() == tensor.data_ptr()
-        if len(self._free) < MOST_BUFFERS and not is_itself:
+        del tensor
+        if len(self._free) < MOST_BUFFERS:
             self._free.append(memory)
 
 

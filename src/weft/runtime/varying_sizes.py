@@ -293,11 +293,14 @@ class VaryingExecutable:
         """What goes in, and the memory that inputs were put into."""
         own = inputs if self._are_given else [*inputs, *call.numbers]
         given = [*own, *call.scalars]
-        memories = [
-            (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
-        ]
-        for one, memory in memories:
-            given[one.index] = memory
+        memories = []
+        for one, part in zip(self._inputs, call.places, strict=True):
+            tensor = inputs[one.index]
+            if one.needs_none(tensor, part):
+                given[one.index] = tensor.detach()
+            else:
+                given[one.index] = one.take(tensor, part)
+                memories.append((one, given[one.index]))
         return given, memories
 
     def _run_by_python(self, inputs: Sequence[Any], call: SizedCall) -> list[Any]:
