@@ -1,12 +1,9 @@
 """Corrections of PyTorch's shape rules: strides of dimensions of one or no element are eager's."""
 
-from typing import Any
-
 import pytest
 import torch
 
 import weft
-from weft.trace.results import corrections
 
 CASES = {
     "a view that drops a dimension of one element": (
@@ -67,28 +64,3 @@ def test_a_kernel_may_leave_out_what_its_rule_gives() -> None:
     assert hybrid(x).stride() == expected.stride()
     norm.train()
     assert hybrid(x).stride() == norm(x * 1.0).stride()
-
-
-def test_attention_is_not_asked_with_more_keys_than_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel checks no lengths: it would read and write beyond what is shorter."""
-    asked: list[tuple[int, int]] = []
-    ask = corrections._asked
-
-    def seen(operator: Any, given: Any, real: Any) -> Any:
-        if "attention" in str(operator):
-            tensors = [leaf for leaf in given[0] if isinstance(leaf, torch.Tensor)]
-            place = 2 if "backward" in str(operator) else 1
-            asked.append((int(tensors[place].shape[-2]), int(tensors[place + 1].shape[-2])))
-        return ask(operator, given, real)
-
-    def attends(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        heads = query.transpose(1, 2), key.expand(-1, 4, -1, -1), value.expand(-1, 4, -1, -1)
-        return torch.nn.functional.scaled_dot_product_attention(*heads)
-
-    monkeypatch.setattr(corrections, "_asked", seen)
-    hybrid = weft.hybridize(attends, sizes={"key": {2: "keys"}, "value": {2: "values"}})
-    for length in (4, 5, 9):
-        given = [torch.randn(sizes, requires_grad=True) for sizes in ((2, 1, 4, 4), *[(2, 1, length, 4)] * 2)]
-        found = torch.autograd.grad(hybrid(*given).sum(), given)
-        torch.testing.assert_close(found, torch.autograd.grad(attends(*given).sum(), given))
-    assert all(keys == values for keys, values in asked)

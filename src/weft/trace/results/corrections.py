@@ -15,6 +15,7 @@ from weft.trace.interception.capture import Operator, is_stand_in, is_transforme
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.results.smaller import smaller
+from weft.trace.results.unchecked_lengths import goes_beyond
 
 NO_REDUCTION = 0
 PER_ROW = 11  # the place of the argument that says so
@@ -94,7 +95,7 @@ def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...],
         if not _is_open_to_others(operator, result, given):
             return result
         filling = 0  # a place, where it is an integer: every place has a first one
-    if _would_read_beyond(operator, arguments):
+    if goes_beyond(name_of(operator), arguments):
         return result
     is_whole = isinstance(result, (tuple, list))
     results = tuple(result) if is_whole else (result,)
@@ -109,18 +110,6 @@ def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...],
         strides = [_strides_of(one, real) for one, real in zip(results, found, strict=True)]
     corrected = [_with_strides(one, steps) for one, steps in zip(results, strides, strict=True)]
     return type(result)(corrected) if is_whole else corrected[0]
-
-
-def _would_read_beyond(operator: Operator, arguments: tuple[Any, ...]) -> bool:
-    """Whether a kernel of attention must not run: it reads, and writes, as many values as there are keys, unchecked.
-
-    Code gives as many of both. In a trace they differ where their sizes vary each by itself, as those of two caches.
-    """
-    place = _KEYS.get(name_of(operator))
-    if place is None:
-        return False
-    keys, values = (_layout(tensor)[0] for tensor in arguments[place : place + 2])
-    return keys[-2] != values[-2]
 
 
 def _is_elementwise(operator: Operator) -> bool:
@@ -251,13 +240,6 @@ def _lies_by_pixels(tensor: torch.Tensor) -> bool:
 
 
 _LEAST_OF_IMAGE = 4
-# Where keys stand among arguments; values stand behind them.
-_KEYS = MappingProxyType(
-    {
-        "aten._scaled_dot_product_flash_attention_for_cpu.default": 1,
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": 2,
-    }
-)
 
 
 def _stem(operator: Operator) -> str:
