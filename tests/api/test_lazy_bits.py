@@ -131,3 +131,28 @@ def test_a_gradient_whose_memory_holds_the_other_sign_comes_in_as_it_is(again: b
     hybrid = weft.hybridize(lambda x: x.tanh() * x)
     for _ in range(2):
         torch.testing.assert_close(gradients(hybrid), gradients(lambda x: x.tanh() * x))
+
+
+GIVING_CONJUGATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "adjoint": lambda x: x.to(torch.complex64).mH,
+    "row": lambda x: torch.complex(x, x + 1).conj()[0],
+    "doubled": lambda x: torch.complex(x, x) * 2,  # its gradients are given as conjugates below
+}
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("function", GIVING_CONJUGATES.values(), ids=GIVING_CONJUGATES)
+def test_a_gradient_whose_memory_holds_conjugates_comes_in_as_it_is(
+    function: Callable[[torch.Tensor], torch.Tensor], again: bool
+) -> None:
+    def gradients(function: Any) -> Any:
+        x = torch.linspace(0.1, 1, 6).reshape(2, 3).requires_grad_()
+        y = function(x)
+        given = torch.arange(y.numel()).reshape(y.shape) * (1 + 2j)
+        found = torch.autograd.grad(y, x, given.conj(), create_graph=again, retain_graph=True)
+        plain = torch.autograd.grad(y, x, given, create_graph=again, retain_graph=True)
+        return [found[0], plain[0], torch.autograd.grad((y * y.conj()).real.sum(), x, create_graph=again)[0]]
+
+    hybrid = weft.hybridize(function)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(hybrid), gradients(function))

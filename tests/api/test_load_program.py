@@ -25,7 +25,7 @@ OTHER_WAYS = frozenset(
     |evenly spaced|neighbours|every second|second half|divided by the root of a size
     |padded to at least so many""".replace("\n    ", "").split("|")
 )  # what these do, or whether there is one of something, sizes decide
-REFUSED = {"an argument and a size"}  # it gives back a tuple that was there before
+REFUSED = {"an argument and a size"}  # it gives back the size, a number of each call
 
 
 def marked(case: Case) -> tuple[Any, ...]:
@@ -168,6 +168,12 @@ class TestFiles:
         hybrid = weft.hybridize(lambda x, n: x[:, :n] * n, sizes={"x": {1: "length"}, "n": {0: "length"}})
         program = weft.program(hybrid, torch.randn(3, 9), 9)
         with pytest.raises(weft.UnsupportedError, match="a number among the arguments is a size"):
+            program.save(tmp_path / "net.weft")
+
+    def test_a_result_that_is_a_size_cannot_be_in_a_file(self, tmp_path: Path) -> None:
+        hybrid = weft.hybridize(lambda x: {"y": x + 1, "n": x.shape[0]}, sizes={"x": {0: "rows"}})
+        program = weft.program(hybrid, torch.randn(3, 9))
+        with pytest.raises(weft.UnsupportedError, match="gives back a number that differs from call to call"):
             program.save(tmp_path / "net.weft")
 
     def test_a_c_library_is_made_for_one_size(self, net: Net, tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def position(op: str) -> Case:
 
 
 def top_places(g: Draft, n: int, m: int) -> Sequence[Value]:
-    x = g.input(n, m)
-    return [g.build("top_places", x, count=1, largest=largest, sorted=True) for largest in (True, False)]
+    x = g.input(n, m, 5)  # of as many as a size that varies says the library takes them
+    return [g.build("top_places", x, count=2, largest=largest, sorted=True) for largest in (True, False)]
 
 
 def resampled(g: Draft, n: int, m: int) -> Sequence[Value]:

@@ -94,6 +94,38 @@ def test_arguments_that_eager_refuses_are_refused_and_nothing_is_updated(loss: L
     assert torch.equal(net.weight, before)
 
 
+def of_rows(x: torch.Tensor) -> torch.Tensor:
+    rows = distributions.Independent(distributions.Normal(x.abs(), x.abs() + 1), 1)
+    return rows.log_prob(x)
+
+
+TOLD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "numbers": lambda x: distributions.Normal(0.0, 1.0).log_prob(x),
+    "a number of each call": lambda x: distributions.Normal(x[0, 0], 1.5).log_prob(x),
+    "sizes": lambda x: distributions.Normal(x.nan_to_num(), 2.0).log_prob(x),
+    "a parameter": lambda x: distributions.Exponential(x).mean,
+    "of others": of_rows,
+}
+
+
+@pytest.mark.parametrize("varies", [False, True], ids=["one size", "sizes that vary"])
+@pytest.mark.parametrize("function", TOLD.values(), ids=TOLD)
+def test_what_is_told_of_arguments_is_eagers_word_for_word(
+    function: Callable[[torch.Tensor], torch.Tensor], varies: bool
+) -> None:
+    hybrid = weft.hybridize(function)
+    for rows in (5, 7, 9, 6) if varies else (5, 5):
+        good = torch.rand(rows, 2) + 0.5
+        torch.testing.assert_close(hybrid(good), function(good))
+        bad = good.index_fill(0, torch.tensor([1]), torch.nan)
+        with pytest.raises(ValueError, match="Expected") as expected:
+            function(bad)
+        with pytest.raises(ValueError, match="Expected") as found:
+            hybrid(bad)
+        assert str(found.value) == str(expected.value)
+    assert "1 program, " in str(weft.explain(hybrid))
+
+
 def test_a_check_of_the_users_own_is_not_taken_for_one_of_the_library() -> None:
     class Checked(distributions.constraints.Constraint):
         def check(self, value: torch.Tensor) -> torch.Tensor:

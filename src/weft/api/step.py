@@ -619,11 +619,11 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
 
     The last argument is the target, given to `loss(output, target)`; all others are the module's. A `loss` of None says
     that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
-    dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
-    gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
-    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. Code that no
-    program can be made of runs by Python at each step; with `whole=True` it raises UnsupportedError. The first `check`
-    steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
+    dict: their sum is differentiated, or a dict's `loss`. `clip_norm` and `clip_value` limit gradients; `accumulate=n`
+    averages the gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any
+    number of cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`.
+    Code that no program can be made of runs by Python at each step; `whole=True` raises UnsupportedError. The first
+    `check` steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
     optimizer's state; MismatchError tells what differs. `sizes` names sizes that vary, as in `weft.hybridize`; the
     target is called "target". Of several optimizers, in a list, each updates its own parameters.
     """

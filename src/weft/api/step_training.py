@@ -94,15 +94,15 @@ def total_gradients(
 
     A gradient of a `spent` tensor would have to go on into the graph of an earlier step.
     """
-    roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
+    roots = _differentiated_of(losses)
     if not roots:
         raise UsageError(
             "the loss function gave no tensor", fix="return a zero-dimensional tensor, or a tuple or dict of them"
         )
     refuse_nothing(parameters)
     carrying = [root for root in roots if root.requires_grad] or roots
-    weights = None
-    if task.accumulate > 1:
+    weights = None  # of one number each autograd makes a gradient of 1 itself
+    if task.accumulate > 1 or any(root.numel() != 1 for root in carrying):
         weights = [torch.full_like(root, 1 / task.accumulate) for root in carrying]
     found = _differentiated(carrying, [*parameters, *spent], weights)
     if any(gradient is not None for gradient in found[len(parameters) :]):
@@ -112,6 +112,14 @@ def total_gradients(
         None if gradient is None else _own(gradient, parameter, seen)
         for gradient, parameter in zip(found, parameters, strict=False)
     ]
+
+
+def _differentiated_of(losses: Any) -> list[torch.Tensor]:
+    """What is differentiated of losses: the one that a dict calls `loss`, or else all of them."""
+    one = losses.get("loss") if isinstance(losses, dict) else None
+    if isinstance(one, torch.Tensor):
+        return [one]
+    return [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
 
 
 def _differentiated(
@@ -241,7 +249,7 @@ class UsualLoop:
         with torch.inference_mode(False), torch.enable_grad():
             losses = losses_of(self.task, arguments, keywords)
             is_one = isinstance(losses, torch.Tensor)  # trees of PyTorch's take as long as a small operator
-            roots = [losses] if is_one else [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
+            roots = [losses] if is_one else _differentiated_of(losses)
             carrying = [root for root in roots if root.requires_grad] or roots
             if self.note is not None:
                 self.note(carrying)

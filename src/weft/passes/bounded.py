@@ -155,10 +155,13 @@ def _top_places(bounder: Bounder, value: Value) -> Found:
     last = operand.type.rank - 1
     if isinstance(value.attributes["count"], Extent):
         raise UnboundedError("as many places are taken as a size that varies says")
-    bounder.single(operand, last)
-    filling = extreme(-math.inf if value.attributes["largest"] else math.inf, operand.type.dtype)
-    new = bounder.again(value, bounder.masked(operand, (last,), filling))
-    return new, (*bounder.within[operand][:last], whole(value.attributes["count"]))
+    if varies(joined(bounder.mixed(operand, last))):
+        # What fills up a row is no larger than what is lowest there, but may be taken in its place: a mask of -inf.
+        raise UnboundedError("the first are taken of as many as a size that varies says")
+    return bounder.again(value, bounder.now[operand]), (
+        *bounder.within[operand][:last],
+        whole(value.attributes["count"]),
+    )
 
 
 def _matmul(bounder: Bounder, value: Value) -> Found:

@@ -195,7 +195,13 @@ def _call(example: Example, both: Node) -> CallStructure:
 def _result_leaf(leaf: Any, given: Sequence[Node]) -> Node:
     if isinstance(leaf, GivenLeaf) and not ports(found := given[leaf.place]):
         return found
-    if isinstance(leaf, (*REFERENCES, NumberLeaf)):
+    if isinstance(leaf, NumberLeaf):
+        raise UnsupportedError(
+            "the program gives back a number that differs from call to call, which a program file cannot",
+            why="a file computes tensors; what else it returns is the same at each run",
+            fix="return tensors alone, and read such a number of their sizes where the program is called: y.shape[0]",
+        )
+    if isinstance(leaf, REFERENCES):
         raise UnsupportedError(
             "the program gives back a container that was there before, which a program file cannot",
             why="a file has no Python objects: what it returns is made anew at each run",

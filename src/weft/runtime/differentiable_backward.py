@@ -185,7 +185,7 @@ class BackwardRuns:
         if quick is None or not (quick[1].holds is None or quick[1].holds()):
             if any(map(is_batched, tangents)):
                 return [*in_slices(lambda *one: self.run(saved, kinds, one, autocast), tangents)]
-            if any(map(_is_negative, tangents)):
+            if any(map(_is_lazy, tangents)):
                 return self.run(saved, kinds, [*map(_resolved, tangents)], autocast)
             if len(self._quick) >= MOST_LOOKS:
                 self._quick.clear()
@@ -325,16 +325,16 @@ def _look(tangent: torch.Tensor | None) -> tuple[Any, ...] | None:
     """What a backward depends on of a tangent; it is on the device of the result, as autograd has seen to."""
     if tangent is None or not has_storage(tangent):
         return None if tangent is None else (tangent.layout,)
-    return (tangent.dtype, tangent.shape, tangent.stride(), tangent.is_neg())
+    return (tangent.dtype, tangent.shape, tangent.stride(), tangent.is_neg(), tangent.is_conj())
 
 
-def _is_negative(tangent: torch.Tensor | None) -> bool:
-    """Whether a tangent's memory holds the numbers of the other sign: code reads memory as it is."""
-    return tangent is not None and tangent.is_neg()
+def _is_lazy(tangent: torch.Tensor | None) -> bool:
+    """Whether a tangent's memory holds the numbers of the other sign, or conjugates: code reads memory as it is."""
+    return tangent is not None and (tangent.is_neg() or tangent.is_conj())
 
 
 def _resolved(tangent: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tangent is None else tangent.resolve_neg()
+    return None if tangent is None else tangent.resolve_conj().resolve_neg()
 
 
 def _types(tangents: Sequence[torch.Tensor | None]) -> Tangents:

@@ -8,8 +8,8 @@ checks of library code become operators of the program.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -68,20 +68,77 @@ class TraceConstants:
 
 
 Names = Mapping[str, Any]
+ValueOf = Callable[[torch.Tensor], Value]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCheck:
-    """What a program raises where the real answer is another; with a tensor, its elements are told too."""
+    """What a program raises where the real answer is another; `told` is what it tells of, as a run has it."""
 
     message: str
-    told: torch.Tensor | None = None
+    told: tuple[torch.Tensor, ...] = ()
 
     def call(self) -> Call:
         """The operator that raises, on the answer and on what is told."""
-        if self.told is None:
+        if not self.told:
             return Call("weft.refuse_if.default", (Operand(0), self.message))
-        return Call("weft.refuse_unless.default", (Operand(0), Operand(1), self.message))
+        told = tuple(Operand(1 + index) for index in range(len(self.told)))
+        return Call("weft.refuse_unless.default", (Operand(0), told, self.message))
+
+
+class Told:
+    """The tensors that a message tells of: what it holds in their places until a run fills in what they are."""
+
+    def __init__(self, value_of: ValueOf) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._value_of = value_of
+
+    def elements(self, tensor: torch.Tensor) -> str:
+        """What stands for the text of a tensor."""
+        return f"<{self._place(tensor)}>"
+
+    def sizes(self, tensor: torch.Tensor) -> str:
+        """What stands for the text of a tensor's sizes, as those of a tuple."""
+        varies = has_extents(self._value_of(tensor).type)
+        return f"<sizes of {self._place(tensor)}>" if varies else str(tuple(tensor.shape))
+
+    def described(self, distribution: torch.distributions.Distribution) -> str:
+        """The text of a distribution: numbers among its parameters, and the sizes of others."""
+        return repr(self._as_shown(distribution))
+
+    def _as_shown(self, distribution: torch.distributions.Distribution) -> torch.distributions.Distribution:
+        found = copy(distribution)
+        for name, held in vars(distribution).items():
+            if isinstance(held, torch.Tensor):
+                vars(found)[name] = _Shown(held, self)
+            elif isinstance(held, torch.distributions.Distribution):
+                vars(found)[name] = self._as_shown(held)
+        return found
+
+    def _place(self, tensor: torch.Tensor) -> int:
+        known = next((place for place, one in enumerate(self.tensors) if one is tensor), None)
+        if known is None:
+            known = len(self.tensors)
+            self.tensors.append(tensor)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a distribution that describes itself finds in the place of a parameter."""
+
+    tensor: torch.Tensor
+    told: Told
+
+    def numel(self) -> int:
+        return self.tensor.numel()
+
+    def size(self) -> str:
+        sizes = self.told.sizes(self.tensor).strip("(,)")  # as they are in a list
+        return f"torch.Size([{sizes}])"
+
+    def __str__(self) -> str:
+        return self.told.elements(self.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +146,36 @@ class Answer:
     """What a question is answered with, and how the check of it is made of the names that the asking function has."""
 
     answer: bool
-    check: Callable[[Names], AnswerCheck] | None = None
+    check: Callable[[Names, Told], str] | None = None
 
-    def check_of(self, frame: FrameType) -> AnswerCheck | None:
+    def check_of(self, frame: FrameType, value_of: ValueOf) -> AnswerCheck | None:
         """The check of the question that this frame asks."""
-        return None if self.check is None else self.check(frame.f_locals)
+        if self.check is None:
+            return None
+        told = Told(value_of)
+        return AnswerCheck(self.check(frame.f_locals, told), tuple(told.tensors))
 
 
-def _variance(names: Names) -> AnswerCheck:
-    del names
-    return AnswerCheck("var has negative entry/entries")
+def _variance(names: Names, told: Told) -> str:
+    del names, told
+    return "var has negative entry/entries"
 
 
-def _parameter(names: Names) -> AnswerCheck:
-    rule = f"of distribution {names['self']!r} to satisfy the constraint {names['constraint']!r}"
-    return _invalid(names["value"], f"parameter {names['param']}", rule)
+def _parameter(names: Names, told: Told) -> str:
+    rule = f"of distribution {told.described(names['self'])} to satisfy the constraint {names['constraint']!r}"
+    return _invalid(names["value"], told, f"parameter {names['param']}", rule)
 
 
-def _sample(names: Names) -> AnswerCheck:
-    rule = f"to be within the support ({names['support']!r}) of the distribution {names['self']!r}"
-    return _invalid(names["value"], "value argument", rule)
+def _sample(names: Names, told: Told) -> str:
+    distribution = told.described(names["self"])
+    rule = f"to be within the support ({names['support']!r}) of the distribution {distribution}"
+    return _invalid(names["value"], told, "value argument", rule)
 
 
-def _invalid(value: torch.Tensor, name: str, rule: str) -> AnswerCheck:
+def _invalid(value: torch.Tensor, told: Told, name: str, rule: str) -> str:
     kind = "Parameter" if isinstance(value, torch.nn.Parameter) else "Tensor"
-    described = f"{kind} of shape {tuple(value.shape)}"
-    return AnswerCheck(f"Expected {name} ({described}) {rule}, but found invalid values:\n", value)
+    described = f"{kind} of shape {told.sizes(value)}"
+    return f"Expected {name} ({described}) {rule}, but found invalid values:\n{told.elements(value)}"
 
 
 # By file and function of PyTorch that asks.
@@ -130,7 +191,7 @@ ANSWERS: Mapping[tuple[str, str], Answer] = MappingProxyType(
 # Checks run inside the program, as an operator with an effect; it raises what the library function raises.
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("refuse_if(Tensor condition, str message) -> ()")
-LIBRARY.define("refuse_unless(Tensor condition, Tensor told, str message) -> ()")
+LIBRARY.define("refuse_unless(Tensor condition, Tensor[] told, str message) -> ()")
 
 
 def _refuse_if(condition: torch.Tensor, message: str) -> None:
@@ -138,9 +199,14 @@ def _refuse_if(condition: torch.Tensor, message: str) -> None:
         raise ValueError(message)
 
 
-def _refuse_unless(condition: torch.Tensor, told: torch.Tensor, message: str) -> None:
-    if not bool(condition):
-        raise ValueError(f"{message}{told}")
+def _refuse_unless(condition: torch.Tensor, told: Sequence[torch.Tensor], message: str) -> None:
+    if bool(condition):
+        return
+    for place, tensor in enumerate(told):
+        sizes = tuple(tensor.shape)
+        message = message.replace(f"[<sizes of {place}>]", str([*sizes])).replace(f"<sizes of {place}>", str(sizes))
+        message = message.replace(f"<{place}>", f"{tensor}")
+    raise ValueError(message)
 
 
 def _refuse_nothing(*given: Any) -> None:

@@ -628,9 +628,9 @@ class Tracer:
             refuse(VALUE_OPERATORS[name_of(operator)], self.place(), detail=str(operator))
         answer, frame = found
         with self.interception.plainly():
-            check = answer.check_of(frame)
+            check = answer.check_of(frame, self.recorder.value_of)
         if check is not None:
-            told = () if check.told is None else (self.recorder.value_of(check.told),)
+            told = map(self.recorder.value_of, check.told)
             self.recorder.emit("library", (values[0], *told), NOTHING, call=check.call())
         return answer.answer
 

@@ -27,6 +27,8 @@ SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of 
 MORE_THAN_NUMBERS = "the code takes them for more than numbers"
 WRITTEN = (bool, int, float, complex)  # kinds of numbers that stand in a program
 ALIAS = "aten.alias.default"  # what PyTorch makes of slices of all there is, where sizes are numbers
+# Of numbers that are made as large as a tensor (a scale of 2.0) a trace knows the answer where sizes are numbers, too.
+CHECKS = ("weft.refuse_if.default", "weft.refuse_unless.default")
 WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default", ALIAS)
 
 
@@ -258,7 +260,7 @@ class OtherOperatorsError(UnsupportedError):
 def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
     """The types that the same values have in another graph.
 
-    Arithmetic on sizes, and slices of all there is, are in the one alone.
+    Arithmetic on sizes, slices of all there is and checks of what the other one knows are in the one alone.
     """
     others = iter((*(value for value in plain if operator_of(value) != ALIAS), None))
     other, found = next(others), {}
@@ -269,7 +271,7 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
         if beside is not None and _have_same_numbers(value, beside):
             found[value] = beside.type
             other = next(others)
-        elif not is_whole(value):  # else it may be one that stands beside another slice of the same size
+        elif not (is_whole(value) or operator_of(value) in CHECKS):  # else it may stand beside another one of its kind
             if beside is not None:
                 raise UnsupportedError("sizes of a program do not vary", why=MORE_THAN_NUMBERS)
             raise OtherOperatorsError

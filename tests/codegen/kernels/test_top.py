@@ -70,6 +70,22 @@ def test_sizes_that_pytorch_sorts_in_another_way_are_left_to_it() -> None:
             assert all(map(torch.equal, found, torch.topk(x, count)))
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_rows_of_ever_other_lengths_give_places_within_them_and_equal_numbers_as_eager_does(largest: bool) -> None:
+    def mask(x: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(x > 0, -float("inf") if largest else float("inf"))
+
+    def first(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, places = mask(x).topk(3, largest=largest)
+        return values, places, x.gather(1, places) + 1, x.transpose(0, 1).topk(2, 0).indices
+
+    compiled = weft.hybridize(first)
+    for rows, length in ((4, 5), (4, 7), (6, 9), (5, 7), (4, 6), (7, 15)):
+        for x in (torch.randint(-1, 3, (rows, length)).float(), torch.ones(rows, length)):
+            assert all(map(torch.equal, compiled(x), first(x)))
+    assert "1 program, " in str(weft.explain(compiled))
+
+
 def test_what_is_read_at_the_places_is_part_of_the_region() -> None:
     def route(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         values, places = torch.topk(x.softmax(-1), 2)

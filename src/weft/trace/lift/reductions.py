@@ -331,7 +331,10 @@ def top(arguments: Arguments) -> tuple[Expression, ...]:
         return x, arguments.full(0, torch.int64)
     dimension, count = arguments.dimension("dim", x.rank), arguments.literal("k")
     arguments.require(x.dtype is not torch.bool and x.kind.size > 0, "of truth values or nothing")
-    arguments.require(is_selected(x.shape[dimension], count), "that PyTorch finds in another way")
+    extent = x.shape[dimension]
+    # Which of equal numbers are taken follows from how many there are; those that fill up a row could be taken, too.
+    arguments.require(not isinstance(extent, Extent), "of a size that varies")
+    arguments.require(is_selected(extent, count), "that PyTorch finds in another way")
     moved = x.transpose(dimension, x.rank - 1)
     keeps = {"largest": bool(arguments.literal("largest")), "sorted": bool(arguments.literal("sorted"))}
     places = moved.build("top_places", count=count, **keeps)

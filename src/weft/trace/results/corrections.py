@@ -15,6 +15,7 @@ from weft.trace.interception.capture import Operator, is_stand_in, is_transforme
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.results.smaller import smaller
+from weft.trace.results.unchecked_lengths import goes_beyond
 
 NO_REDUCTION = 0
 PER_ROW = 11  # the place of the argument that says so
@@ -94,6 +95,8 @@ def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...],
         if not _is_open_to_others(operator, result, given):
             return result
         filling = 0  # a place, where it is an integer: every place has a first one
+    if goes_beyond(name_of(operator), arguments):
+        return result
     is_whole = isinstance(result, (tuple, list))
     results = tuple(result) if is_whole else (result,)
     strides = _asked_smaller(operator, results, (arguments, keywords), filling)

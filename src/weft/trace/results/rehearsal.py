@@ -32,6 +32,7 @@ from weft.trace.interception.capture import (
     tree_flatten,
     tree_map_only,
 )
+from weft.trace.results.unchecked_lengths import goes_beyond
 
 Key = tuple[Any, ...]
 
@@ -84,7 +85,7 @@ _checked: set[Key] = set()
 def as_kernel(operator: Operator, target: str, given: tuple[tuple[Any, ...], dict[str, Any]], result: Any) -> Any:
     """Give the result of a call as its kernel gives it; raise what the kernel raises on all tensors of such dtypes."""
     tensors = tensors_of(given)
-    if not _is_possible(target, tensors):
+    if not _is_possible(target, tensors) or goes_beyond(target, given[0]):
         return result
     key = _combination(target, given, tensors, is_empty=any(map(_is_empty, tensors_of(result))))
     if key is None or key in _checked:
@@ -101,6 +102,8 @@ def result_of_kernel(operator: Operator, target: str, given: tuple[tuple[Any, ..
     """Give what a kernel gives where its rule has refused: real tensors; None where there is no telling."""
     rehearsal = _Rehearsal(operator, target, given, tensors_of(given))
     if not _is_possible(target, rehearsal.tensors) or not rehearsal.is_whole or written_arguments(target):
+        return None
+    if goes_beyond(target, given[0]):
         return None
     found = rehearsal.run()
     made = {storage_key(tensor) for tensor in tensors_of(found)}
