@@ -18,6 +18,7 @@ from weft.errors import (
     UsageError,
     WeftError,
     counted,
+    first_line_of,
     short_path,
     source_line,
 )
@@ -113,3 +114,8 @@ def test_cells_of_notebooks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(linecache.cache, file, (1, None, ["x = 1\n"], file))
     assert source_line(file, 1) == "cell 5:1   x = 1"
     assert short_path("/tmp/ipykernel_17/other/2381.py") == "2381.py"
+
+
+def test_of_what_others_raise_the_first_line_is_told() -> None:
+    error = RuntimeError("\nCannot call numel() on it\nException raised from throw at TensorImpl.cpp:340\nframe #0")
+    assert first_line_of(error) == "RuntimeError: Cannot call numel() on it"

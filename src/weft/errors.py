@@ -131,3 +131,9 @@ def named(thing: object) -> str:
 def counted(count: int, noun: str) -> str:
     """Give a number of things in words."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def first_line_of(error: BaseException) -> str:
+    """The class of an exception and the first line of what it says: PyTorch adds frames of C++ to some."""
+    line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {line}"

@@ -73,3 +73,12 @@ def test_what_is_not_hybridized_is_said_to_be_so_and_its_parts_that_are_explaine
     lines = str(weft.explain(net)).splitlines()
     assert lines[:3] == [plain, "  0:", "    Linear: 1 program, 1 traced"]
     assert len(lines) > 3
+
+
+def test_programs_for_many_sizes_are_counted_where_there_are_no_others() -> None:
+    hybrid = weft.hybridize(lambda x: x.exp() + 1, sizes={"x": {0: "rows"}})
+    for rows in (4, 7, 9):
+        hybrid(torch.randn(rows, 3))
+    first, second, *_ = str(weft.explain(hybrid)).splitlines()
+    assert first == "<lambda>: 1 program for many sizes, 1 traced"
+    assert second.startswith("  for sizes rows 2 to 16")

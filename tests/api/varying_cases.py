@@ -225,6 +225,7 @@ CASES: dict[str, Case] = {
     "a branch on a size": of_text(lambda x: x * 2 if x.shape[1] > 8 else x * 3),
     "an argument and a size": of_text(lambda x: (x, x + 1, x.shape[1])),
     "a view of an argument": of_text(lambda x: x[:, 1:]),
+    "numbers of elements and bytes": of_text(lambda x: x * x.nbytes + x.nelement()),
     "whole numbers": of_places(lambda x: x.sum(1) // x.shape[1]),
     "double precision": of_text(lambda x: x.double().norm(dim=1)),
     "running sum": of_text(lambda x: x.cumsum(1)),

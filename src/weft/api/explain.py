@@ -31,7 +31,11 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     if hybrid is not thing and (not isinstance(thing, nn.Module) or thing.__dict__.get("forward") is not hybrid):
         return Explanation("\n".join(_not_hybridized(thing, hybrid.name)))
     programs = [(key, guarded) for key, group in hybrid.programs.items() for guarded in group]
-    lines = [f"{hybrid.name}: {counted(len(programs), 'program')}, {hybrid.traces} traced"]
+    varying = [*hybrid.varying.with_structures()]
+    made = counted(len(programs), "program")
+    if varying and not programs:  # where it is told which sizes vary there need be no program of one size
+        made = f"{counted(len(varying), 'program')} for many sizes"
+    lines = [f"{hybrid.name}: {made}, {hybrid.traces} traced"]
     if not hybrid.traces and hybrid.imperative is None and not hybrid.refused:
         return Explanation(f"{hybrid.name}: no programs yet; the first call makes one")
     if hybrid.imperative is not None:
@@ -48,8 +52,7 @@ def explain(thing: Callable[..., Any]) -> Explanation:
             kernels, operators = map(seconds_text, guarded.program.clocked)
             lines.append(f"    by the clock PyTorch's operators take {operators}, kernels {kernels}: operators run")
         lines += [f"    float32: {_named(weight(), hybrid.root)}: {why}" for weight, why in guarded.program.full]
-    for structure, varying in hybrid.varying.with_structures():
-        lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
+    lines += [f"  for sizes {sizes.describe(hybrid.leaf_names(structure))}" for structure, sizes in varying]
     lines += [f"  {sentence}" for sentence in (*hybrid.varying.fixed, *hybrid.varying.refusals)]
     if hybrid.rare.calls:
         why = (

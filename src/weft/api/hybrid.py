@@ -36,7 +36,7 @@ from weft.compile.ahead import begin_process
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
-from weft.errors import InternalError, UnsupportedError, WeftError, memory_told
+from weft.errors import InternalError, UnsupportedError, WeftError, first_line_of, memory_told
 from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
@@ -486,7 +486,7 @@ class Hybrid:
             except (WeftError, MemoryError):
                 raise
             except Exception as error:
-                why = f"at larger sizes the code raises {type(error).__name__}: {error}"
+                why = f"at larger sizes the code raises {first_line_of(error)}"
                 raise RaisesAtTheLargestError(f"the sizes of {self.name} do not vary", why=why) from error
             if traced.fixed:
                 self._numbers.fix(call.structure, traced.fixed)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from weft.errors import InternalError, UnsupportedError
+from weft.errors import InternalError, UnsupportedError, first_line_of
 from weft.ir.at_sizes import found_sizes
 from weft.ir.graph import Place
 from weft.trace.decisions import ComputedNumber, FoundSize, NumberRead, decides_exactly
@@ -112,7 +112,7 @@ def _of_all_sizes(request: Request, fixed: Traced) -> Traced:
     except (InternalError, UnsupportedError, MemoryError):
         raise
     except Exception as error:
-        why = f"with sizes that vary the code raises {type(error).__name__}: {error}"
+        why = f"with sizes that vary the code raises {first_line_of(error)}"
         raise UnsupportedError(f"the sizes of {request.name} do not vary", why=why) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch.nn.parameter import is_lazy
 
-from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, source_line
+from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, first_line_of, source_line
 from weft.ir.graph import Place
 from weft.trace.interception.user_lines import is_raised_by_weft, library_place, place_of
 
@@ -416,8 +416,7 @@ def trace_failure(name: str, error: Exception) -> WeftError:
     """The error for a program that runs imperatively but raised this while it was traced."""
     place = place_of(error)
     where = source_line(place.filename, place.line) if place else None
-    first_line = str(error).strip().partition("\n")[0]
-    raised = f"{type(error).__name__}: {first_line}"
+    raised = first_line_of(error)
     if isinstance(error, MISTAKES) and is_raised_by_weft(error):
         return InternalError(
             f"tracing {name} failed with {raised}",

@@ -221,6 +221,7 @@ WRITTEN: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         torch.linspace: _linspace,
         torch.vander: _vander,
         torch.kron: _kron,
+        Tensor.nbytes.__get__: lambda _, tensor: tensor.numel() * tensor.element_size(),  # type: ignore[attr-defined]
         Tensor.kron: _kron,
         torch.chunk: _chunk,
         Tensor.chunk: _chunk,
