@@ -23,6 +23,7 @@ from tests.runtime.test_poison import before_a_hole
 from torch import nn
 
 import weft
+from weft.runtime.large_forms import VaryingInput
 from weft.runtime.moves import MovedCode
 
 GUARD = 64  # elements on both sides of a result
@@ -44,6 +45,7 @@ PROGRAMS: dict[str, Callable[[int], Run]] = {
     "half as long": lambda _: lambda x: x.to(torch.bfloat16) * 2,
     "maximum of windows": lambda _: nn.MaxPool2d(3, 2, 1),
     "mean of windows": lambda _: nn.AvgPool2d(2, 1, 1, count_include_pad=False),
+    "shares": lambda _: nn.AdaptiveAvgPool2d(4),
     "mean of pairs": lambda _: nn.AvgPool2d(2),
     "convolution": lambda channels: nn.Conv2d(channels, 16, 3, padding=1),
     "of pixels": lambda channels: nn.Conv2d(channels, 33, 1),
@@ -159,6 +161,24 @@ def test_gradients_of_images_of_any_size_are_eagers(seed: int) -> None:
                 parameters = [one, *net.parameters()]
                 found.append(torch.autograd.grad(run(one).square().sum(), parameters))
             torch.testing.assert_close(*found, rtol=2e-3, atol=2e-3)
+
+
+def test_an_input_that_operators_cut_is_theirs_and_stays_as_it_is() -> None:
+    taken: list[VaryingInput] = []
+    with (
+        torch.no_grad(),
+        one_general_program(),
+        mock.patch.object(VaryingInput, "take", lambda self, *_: taken.append(self)),
+    ):
+        pool = nn.AdaptiveAvgPool2d(4)
+        general = weft.hybridize(pool.forward)
+        for height, width in ((40, 36), (48, 48), (7, 5), (16, 17)):
+            x = image((2, 3, height, width), ORDERS[0])
+            before = x.clone()
+            for _ in range(4):
+                torch.testing.assert_close(general(x), pool(x))
+            assert torch.equal(x, before)
+    assert not taken
 
 
 def test_a_tensor_with_gaps_is_taken_all_the_same() -> None:
