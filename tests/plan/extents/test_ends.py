@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import weft
 from weft.ir.extents import Polynomial
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
-from weft.plan.extents.ends import CallEnds
+from weft.plan.extents.ends import CallEnds, follows
 from weft.plan.extents.hidden import Hidden
 from weft.plan.extents.parts import Part
 from weft.plan.form.plan import KernelCall, Location
@@ -91,3 +92,27 @@ def test_rows_of_any_length_end_in_a_block_or_half_of_one(groups: int, out: int)
         for width in (50, 64, *range(1, 34)):
             x = torch.randn(1, 16, 5, width)
             torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_an_odd_count_of_places_is_no_whole_rows_of_two() -> None:
+    row = 2048
+    for images, rows, expected in ((1, 69, True), (3, 69, False), (3, 70, True)):
+        counts, steps = (images, rows, 64), (rows * row, row, 32)
+        assert follows(counts, steps, 1, 0, row)
+        assert follows(counts, steps, 1, 0, 2 * row) == expected
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 5])
+@pytest.mark.parametrize("bottom", [0, 1, 2])
+def test_rows_that_every_second_window_sees_are_computed_of_each_image(images: int, bottom: int) -> None:
+    first, second = nn.Conv2d(16, 8, 3, 2, 1), nn.Conv2d(8, 4, 3, 2, 1)
+
+    def smaller(x: torch.Tensor) -> torch.Tensor:
+        return second(first(nn.functional.pad(x, (0, 0, 0, bottom))))
+
+    hybrid: Any = weft.hybridize(smaller)
+    with torch.no_grad():
+        for height, width in ((30, 31), (40, 36), (20, 17), (33, 36), (21, 20)):
+            x = torch.randn(images, 16, height, width)
+            torch.testing.assert_close(hybrid(x), smaller(x), rtol=1e-4, atol=1e-5)
+    assert [*hybrid.varying]

@@ -437,10 +437,15 @@ def _closest(size: Polynomial, times: int, least: NDArray[np.int32]) -> End:
 def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, stride: int) -> bool:
     """Whether places along a dimension are positions, from 0 on, of rows that are so many bytes apart.
 
-    The other dimensions must stay inside a position, or go on by whole rows of positions.
+    The other dimensions must stay inside a position, or go on by whole rows of positions: of an odd count of places,
+    two of which are a position, these are no whole rows.
     """
-    step, period = steps[axis], steps[axis] * counts[axis]
-    if step <= 0 or stride % step or begin // stride % max(-(-period // stride), 1):
+    step = steps[axis]
+    if step <= 0 or stride % step:
+        return False
+    positions = max(-(-step * counts[axis] // stride), 1)
+    period = stride * positions
+    if begin // stride % positions:
         return False
     inner, others = begin % stride, ((steps[place], counts[place]) for place in range(len(counts)) if place != axis)
     for other, count in others:
