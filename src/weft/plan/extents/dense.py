@@ -96,7 +96,7 @@ def digits_of(strides: Sequence[int], own: Sequence[Polynomial], within: Within,
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class AxisStrides:
     """How a kernel walks through an argument: bytes and positions of each of its dimensions, from an offset on."""
 
     offset: int
@@ -104,7 +104,7 @@ class Walk:
     item: int
 
 
-def walk_of(kernel: DenseKernel, number: int) -> Walk | None:
+def strides_along(kernel: DenseKernel, number: int) -> AxisStrides | None:
     """The walk through an argument; None of one that may be read anywhere."""
     if isinstance(kernel, LoopKernel):
         views = (*kernel.outputs, *kernel.inputs)
@@ -113,14 +113,14 @@ def walk_of(kernel: DenseKernel, number: int) -> Walk | None:
         view = views[number]
         item = DTYPE_BYTES[view.dtype]
         steps = tuple((step * item, count) for step, count in zip(view.strides, kernel.sizes, strict=True))
-        return Walk(view.offset * item, steps, item)
+        return AxisStrides(view.offset * item, steps, item)
     last = 2 if kernel.indices else 1
     if number > last:
         return None
 
-    def images(of: Images, size: tuple[int, int], item: int) -> Walk:
+    def images(of: Images, size: tuple[int, int], item: int) -> AxisStrides:
         pairs = ((of.image, kernel.images), (of.row, size[0]), (of.column, size[1]), (of.channel, kernel.channels))
-        return Walk(of.offset * item, tuple((step * item, count) for step, count in pairs), item)
+        return AxisStrides(of.offset * item, tuple((step * item, count) for step, count in pairs), item)
 
     element = DTYPE_BYTES[kernel.element]
     if number == last:
@@ -196,7 +196,7 @@ class _DenseCall:
         return replace(self._call, kernel=kernel, pitches=pitches, bounds=bounds)
 
     def _can_touch(self, kernel: DenseKernel, number: int, offset: int, digits: Digits) -> bool:
-        walk = walk_of(kernel, number)
+        walk = strides_along(kernel, number)
         if walk is None:
             return False
         start = read_digits(offset + walk.offset, digits)
@@ -224,7 +224,9 @@ class _DenseCall:
         varying = [at for at, digit in enumerate(digits) if digit.size is not None]
         return all(self._ends_with(kernel, number, digits[at], (start[at], along.get(at, []), walk)) for at in varying)
 
-    def _ends_with(self, kernel: DenseKernel, number: int, digit: Digit, where: tuple[int, list[int], Walk]) -> bool:
+    def _ends_with(
+        self, kernel: DenseKernel, number: int, digit: Digit, where: tuple[int, list[int], AxisStrides]
+    ) -> bool:
         """Whether an argument is touched no farther along a digit that varies than it goes."""
         found = _along(digit, *where)
         if found is None:
@@ -270,7 +272,7 @@ class Along:
     size: Polynomial
 
 
-def _along(digit: Digit, start: int, axes: Sequence[int], walk: Walk) -> Along | None:
+def _along(digit: Digit, start: int, axes: Sequence[int], walk: AxisStrides) -> Along | None:
     """Find it; None where there is none, or several. Other dimensions stay inside of one of its positions."""
     if not axes or digit.size is None:
         return None
