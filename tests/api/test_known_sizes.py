@@ -17,12 +17,14 @@ from weft.api.sized_calls import SizedCalls
 from weft.api.varying import VaryingProgram
 from weft.codegen.calls.known_sizes import slot_of
 from weft.guards import entry, known_sizes
+from weft.runtime import varying_sizes
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let native code run the third call of the same sizes, and all that follow."""
     monkeypatch.setattr(sized_calls, "CALLS_TO_A_TIMED_ONE", 1)
+    monkeypatch.setattr(varying_sizes, "TIMES_TO_LEARN", 3)
     monkeypatch.setattr(VaryingProgram, "is_too_large", lambda *_: False)
     with torch.no_grad():
         yield

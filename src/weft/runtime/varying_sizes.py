@@ -37,7 +37,7 @@ from weft.trace.expected import OtherAnswerError
 
 ONE = Polynomial.constant(1)
 MOST_SIZES = 1024  # of which it is remembered how answers lie
-TIMES_TO_LEARN = 4  # that sizes have come, from which on it is
+TIMES_TO_LEARN = 32  # that sizes have come, from which on it is: to learn takes as long as some 50 calls save by it
 
 
 @dataclass(frozen=True, slots=True)
