@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from weft.api.varying import VaryingProgram
 from weft.codegen.calls.known_sizes import slot_of
 from weft.guards import entry, known_sizes
 from weft.runtime import varying_sizes
+from weft.runtime.built_in import table_of
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +105,30 @@ def test_a_slot_is_one_of_the_table() -> None:
     found = [slot_of([size, 4, 4 * size], 63) for size in range(1000)]
     assert {*found} == {*range(64)}
     assert max(map(found.count, {*found})) < 40
+
+
+def test_a_slot_has_another_program_before_the_one_in_it_may_end() -> None:
+    class Run:
+        def __init__(self) -> None:
+            self.state = (object(),)
+
+    table, held, second = known_sizes._Table([(0, 16)], 1), [], Run()
+    table.put(known_sizes._Entry([5], table_of([(5,)]), Run()))
+    weakref.finalize(table.at[0].run, lambda: held.append(table._words[0]))
+    table.put(known_sizes._Entry([5], table_of([(5,)]), second))
+    assert held == [id(second.state)]
+
+
+def test_more_threads_than_may_still_run_are_seen_all_the_same(seen: list[Any]) -> None:
+    hybrid = known(torch.tanh, *rows(3, 5, 7))
+    (x,) = rows(5)[0]
+    [program] = hybrid.varying
+    for account in program.calls._accounts.values():
+        if account is not None and account.bound is not None:
+            account.bound._left.value = -1
+    seen.clear()
+    torch.testing.assert_close(hybrid(x), x.tanh())
+    assert len(seen) == 1
 
 
 def test_other_strides_of_known_sizes_are_not_taken_for_them() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -54,12 +55,19 @@ def plan_of(call: KernelCall, *shares: tuple[int, int]) -> Plan:
 
 
 def assert_rows(plan: Plan, texts: int, rows: int, wanted: list[tuple[int, int]]) -> None:
-    """Rows that lanes compute; a call runs all of them where a worker is not free, as on a busy machine."""
+    """Rows that lanes compute."""
+    assert_done(plan, lambda run: rows_done(run, texts, rows), lambda _: wanted)
+
+
+def assert_done(
+    plan: Plan, done: Callable[[NativeExecutable], list[Any]], wanted: Callable[[list[Any]], list[Any]]
+) -> None:
+    """What lanes compute, of all that there is; a call computes that where a worker is not free, on a busy machine."""
     run, alone = NativeExecutable(plan, TARGET), NativeExecutable(replace(plan, lanes=()), TARGET)
-    everything = rows_done(alone, texts, rows)
+    everything = done(alone)
     for _ in range(MOST_CALLS):
-        found = rows_done(run, texts, rows)
-        if found == wanted:
+        found = done(run)
+        if found == wanted(everything):
             return
         assert found == everything
         threading.Event().wait(0.005)
@@ -105,17 +113,11 @@ def test_last_rows_that_are_fewer(row_tile: int) -> None:
             for tile in range(first, second)
             for flat in range(tile // 2 * row_tile, (tile // 2 + 1) * row_tile)
         ]
-        run, alone = NativeExecutable(plan, TARGET), NativeExecutable(replace(plan, lanes=()), TARGET)
-        everything = halves_done(alone, texts, rows)
-        wanted = [place for place in everything if place not in left_out]
-        for _ in range(MOST_CALLS):
-            found = halves_done(run, texts, rows)
-            if found == wanted:
-                break
-            assert found == everything
-            threading.Event().wait(0.005)
-        else:
-            pytest.fail("no call ran on lanes")
+        assert_done(
+            plan,
+            lambda run, texts=texts, rows=rows: halves_done(run, texts, rows),
+            lambda everything, left_out=left_out: [place for place in everything if place not in left_out],
+        )
 
 
 def halves_done(run: NativeExecutable, texts: int, rows: int) -> list[tuple[int, int, int]]:

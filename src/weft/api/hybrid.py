@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from threading import RLock
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
@@ -80,6 +80,7 @@ from weft.trace.varying import trace_varying
 from weft.tracebacks import show_less
 from weft.underway import underway
 
+Compiled = TypeVar("Compiled")
 logger = logging.getLogger("weft")
 LEAST_OPERATORS, TIMES_OPERATORS = 4096, 16  # of a trace at the largest sizes, and times those at a call's sizes
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
@@ -408,7 +409,7 @@ class Hybrid:
             return found
         request = SizeRequest(
             partial(self._make_varying, call),
-            lambda program: self._as_mistakes(program.prepare_backward),
+            lambda program: self._compile(program.prepare_backward),
             self.leaf_names(call.structure),
             marked(call.leaves, declared),
             is_close=found is not None,
@@ -495,7 +496,7 @@ class Hybrid:
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
-            program = self._as_mistakes(partial(self._compiled, traced, backward_later=True))
+            program = self._compile(partial(self._compiled, traced, backward_later=True))
             return traced, self._guarded(traced, program, self._state(*roots))
 
     def _guarded(self, traced: Traced, program: Program, state: PythonState) -> Guarded[Program]:
@@ -580,17 +581,17 @@ class Hybrid:
             self._longest = max(self._longest, len(traced.graph.values))
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
-        program = self._as_mistakes(partial(self._compiled, traced))
+        program = self._compile(partial(self._compiled, traced))
         if runs:
             program.pack_ahead(traced)
         found = self._guarded(traced, program, self._state(*roots))
         found.sized = None if read is None else self.varying.sized_calls(read, found)
         return found
 
-    def _as_mistakes(self, compile_: Callable[[], Any]) -> Any:
-        """Compile something; what goes wrong in that is no fault of the function's."""
+    def _compile(self, work: Callable[[], Compiled]) -> Compiled:
+        """Compile what was traced, or a part of it; what goes wrong in that is no fault of the function's."""
         try:
-            return compile_()
+            return work()
         except (WeftError, MemoryError, OSError):
             raise
         except Exception as error:

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.guards.entry import MISSED, BoundRun
+from weft.guards.entry import MISSED, MOST_UNSEEN, BoundRun
 from weft.guards.guarded import Guarded
 from weft.guards.known_sizes import KnownSizes
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
 
 MOST_SIZES = 4096  # that are remembered
-CALLS_TO_A_TIMED_ONE = 32  # and so many at most that native code runs between two that Python sees
+CALLS_TO_A_TIMED_ONE = MOST_UNSEEN
 MOST_SECONDS = 0.1  # of calls of the same sizes, until it is looked again whether another program had better run them
 
 Look = tuple[Any, ...]  # the shapes and strides of what varies

@@ -29,7 +29,6 @@ MOST_BYTES, MOST_OF_MANY = 1 << 20, 1 << 23
 """Of a frame: an entry keeps one for itself, and a program that needs a larger one runs long anyway; but for a program
 of many sizes, of which calls for small ones hardly touch what the largest need."""
 
-
 MOST_UNSEEN = 32
 """Calls of the same sizes that a program for many runs before Python sees one of them."""
 
@@ -116,7 +115,7 @@ class BoundRun:
 
     def __init__(self, program: BoundProgram, results: NewResults, told: Told, room: Room) -> None:
         code, kinds = program.code, results.types
-        self.room, self._left = room, ctypes.c_uint64(MOST_UNSEEN)
+        self.room, self._left = room, ctypes.c_int64(MOST_UNSEEN)
         self._rows, self._captured = program.rows, told[1]
         rows, sizes = result_rows(kinds)
         tables = {

@@ -58,11 +58,11 @@ class _Table:
         return entry.run if entry is not None and entry.words == words else None
 
     def put(self, entry: _Entry) -> None:
-        """Let native code find a bound program; one that had its slot is found no more."""
+        """Let native code find a bound program; one that had its slot is found no more, and may end then."""
         slot = slot_of(entry.words, self.slots - 1)
-        self.at[slot] = entry
         first = SLOT_WORDS * slot
         self._words[first : first + SLOT_WORDS] = [id(entry.run.state), ctypes.addressof(entry.key)]
+        self.at[slot] = entry  # last: until here another thread could have found the one before it
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,11 @@ class GrowingInput(VaryingInput):
         self._more = today(grown.shape[along]) - today(kind.shape[along])
         self._used: list[tuple[torch.Tensor, int]] = []  # and how much of it is not zero
 
+    def needs_none(self, tensor: torch.Tensor, taker: Taker | None) -> bool:
+        """Never: there is to be room behind it."""
+        del tensor, taker
+        return False
+
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses."""
         del taker

@@ -53,9 +53,12 @@ def find_program(table: NativeCall, items: Register) -> Register:
 
 
 def require_runs(program: NativeCall) -> None:
-    """Go on only where a bound program for some sizes may run once more before Python sees such a call."""
+    """Go on only where a bound program for some sizes may run once more before Python sees such a call.
+
+    Two threads may both find that it may once, so that what is left is below 0.
+    """
     f = program.f
-    program.require(f.compare("icmp ne", f.load("i64", program.word("ptr", CallWord.LEFT)), f.integer(0)))
+    program.require(f.compare("icmp sgt", f.load("i64", program.word("ptr", CallWord.LEFT)), f.integer(0)))
 
 
 def note_run(program: NativeCall) -> None:

@@ -70,7 +70,7 @@ class ConvEmitter(BlockLoops):
         inputs = 3 + len(kernel.epilogue.inputs)
         self.given, self.limits = given.pointers[:inputs], given.pointers[inputs:]
         self.pointers = list(self.given)
-        if 2 in self.ends and kernel.schedule.pixels_of == "row" and kernel.walk.visits == 1:
+        if 2 in self.ends and kernel.schedule.pixels_of == "row":
             self.blocks = blocks_before(writer, kernel.walk.row_blocks, self.ends[2])
 
     def is_line_needed(self, line: Register) -> Register | None:

@@ -64,7 +64,7 @@ def blocks_before(writer: FunctionWriter, blocks: Blocks, end: Register) -> Regi
         return among_large
     rest = writer.maximum(writer.add(end, -whole), writer.integer(0))
     height = blocks.size - 1
-    more = writer.divide(writer.add(rest, height - 1), height)[0] if height else writer.integer(0)
+    more = writer.divide(writer.add(rest, height - 1), height)[0]
     return writer.binary("add", among_large, writer.minimum(more, writer.integer(blocks.small)))
 
 

@@ -97,7 +97,7 @@ def digits_of(strides: Sequence[int], own: Sequence[Polynomial], within: Within,
 
 @dataclass(frozen=True, slots=True)
 class AxisStrides:
-    """How a kernel walks through an argument: bytes and positions of each of its dimensions, from an offset on."""
+    """How a kernel goes through an argument: bytes and positions of each of its dimensions, from an offset on."""
 
     offset: int
     steps: tuple[tuple[int, int], ...]
@@ -105,7 +105,7 @@ class AxisStrides:
 
 
 def strides_along(kernel: DenseKernel, number: int) -> AxisStrides | None:
-    """The walk through an argument; None of one that may be read anywhere."""
+    """How a kernel goes through an argument; None of one that may be read anywhere."""
     if isinstance(kernel, LoopKernel):
         views = (*kernel.outputs, *kernel.inputs)
         if number >= len(views):
@@ -196,14 +196,14 @@ class _DenseCall:
         return replace(self._call, kernel=kernel, pitches=pitches, bounds=bounds)
 
     def _can_touch(self, kernel: DenseKernel, number: int, offset: int, digits: Digits) -> bool:
-        walk = strides_along(kernel, number)
-        if walk is None:
+        strides = strides_along(kernel, number)
+        if strides is None:
             return False
-        start = read_digits(offset + walk.offset, digits)
+        start = read_digits(offset + strides.offset, digits)
         if start is None or any(first and digit.varies for first, digit in zip(start, digits, strict=True)):
             return False
         reached, along = list(start), dict[int, list[int]]()
-        for axis, (step, count) in enumerate(walk.steps):
+        for axis, (step, count) in enumerate(strides.steps):
             places = read_digits(step, digits) if step and count > 1 else [0] * len(digits)
             moved = [at for at, place in enumerate(places or ()) if place]
             if places is None or len(moved) > 1:
@@ -211,18 +211,20 @@ class _DenseCall:
             for at in moved:
                 reached[at] += places[at] * (count - 1)
                 along.setdefault(at, []).append(axis)
-                pitch = digits[at].pitch(places[at], walk.item, self._holders) if digits[at].varies else None
+                pitch = digits[at].pitch(places[at], strides.item, self._holders) if digits[at].varies else None
                 if pitch is not None:
                     self._pitches[number, axis] = pitch
                 elif digits[at].varies:
                     return False
         if any(place >= digit.largest for place, digit in zip(reached, digits, strict=True)):
             return False
-        rows = len(walk.steps) - 2
+        rows = len(strides.steps) - 2
         if isinstance(kernel, LoopKernel) and kernel.schedule.interleaved and (number, rows) in self._pitches:
             return False
         varying = [at for at, digit in enumerate(digits) if digit.size is not None]
-        return all(self._ends_with(kernel, number, digits[at], (start[at], along.get(at, []), walk)) for at in varying)
+        return all(
+            self._ends_with(kernel, number, digits[at], (start[at], along.get(at, []), strides)) for at in varying
+        )
 
     def _ends_with(
         self, kernel: DenseKernel, number: int, digit: Digit, where: tuple[int, list[int], AxisStrides]
@@ -272,13 +274,13 @@ class Along:
     size: Polynomial
 
 
-def _along(digit: Digit, start: int, axes: Sequence[int], walk: AxisStrides) -> Along | None:
+def _along(digit: Digit, start: int, axes: Sequence[int], strides: AxisStrides) -> Along | None:
     """Find it; None where there is none, or several. Other dimensions stay inside of one of its positions."""
     if not axes or digit.size is None:
         return None
-    axis = max(axes, key=lambda one: walk.steps[one][0])
-    step = walk.steps[axis][0] // digit.stride
-    others = (walk.steps[one] for one in axes if one != axis)
+    axis = max(axes, key=lambda one: strides.steps[one][0])
+    step = strides.steps[axis][0] // digit.stride
+    others = (strides.steps[one] for one in axes if one != axis)
     inside = start % step + sum(other // digit.stride * (count - 1) for other, count in others)
     if digit.whole % step or inside >= step:
         return None
